@@ -1,0 +1,37 @@
+# Both README commands, `make demo` and `make test`, set up everything they need in .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test test-long lint format bench clean
+
+demo: $(READY)
+	$(BIN)/ucfl compare rotated-mnist --algorithms fedavg,local,oracle --rounds 15 --out runs/demo --fresh
+
+test: lint
+	$(BIN)/pytest -m "not long"
+
+test-long: $(READY)
+	$(BIN)/pytest -m long
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)
+	$(BIN)/python benchmarks/chunks.py
+
+# constraints.txt pins torch: left free, it pulls several gigabytes of CUDA.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs/demo

@@ -1,0 +1,20 @@
+"""User-centric federated learning: every user gets its own mixture of everyone's updates."""
+
+from ucfl.errors import UcflError, UcflWarning
+from ucfl.federation import Federation, LocalTraining
+from ucfl.runs import Run, compare, run
+from ucfl.users import Scenario, Users
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Federation",
+    "LocalTraining",
+    "Run",
+    "Scenario",
+    "UcflError",
+    "UcflWarning",
+    "Users",
+    "compare",
+    "run",
+]

@@ -1,0 +1,5 @@
+"""``python -m ucfl``."""
+
+from ucfl.cli import main
+
+main()

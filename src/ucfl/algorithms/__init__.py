@@ -1,0 +1,25 @@
+"""One file per method; each is a frozen dataclass of hyper-parameters with four pure functions."""
+
+from ucfl.algorithms.algorithm import Algorithm, State
+from ucfl.algorithms.fedavg import FedAvg
+from ucfl.algorithms.local import Local
+from ucfl.algorithms.oracle import Oracle
+from ucfl.errors import UcflError, check_name
+
+#: Every algorithm by its name.
+REGISTRY: dict[str, type[Algorithm]] = {
+    algorithm.name: algorithm for algorithm in (FedAvg, Local, Oracle)
+}
+
+
+def find(text: str) -> Algorithm:
+    """An algorithm from ``name`` or ``name:option=value:option=value``."""
+    name, *options = text.split(":")
+    check_name("algorithm", name, REGISTRY)
+    pairs = [option.partition("=") for option in options]
+    if bad := [option for option, equals, _ in pairs if not equals]:
+        raise UcflError(f"{text!r}: write hyper-parameters as option=value, not {bad[0]!r}.")
+    return REGISTRY[name].with_options({option: value for option, _, value in pairs})
+
+
+__all__ = ["REGISTRY", "Algorithm", "State", "find"]

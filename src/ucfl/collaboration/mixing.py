@@ -1,0 +1,42 @@
+"""Aggregation is one product: Θ ← WΘ, with W given by k distinct rows and who gets which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """A mixing matrix W ∈ R^{m×m} with k distinct rows: W = streams[labels].
+
+    ``streams`` [k, m] are the aggregation rules, one broadcast each; ``labels`` [m] says which
+    stream a user listens to. ``mixing @ theta`` is WΘ (paper, eq. 8), at the cost of k rows.
+    """
+
+    streams: Tensor
+    labels: Tensor
+
+    @classmethod
+    def average(cls, sizes: Tensor) -> Mixing:
+        """FedAvg: one stream, w_j = n_j / Σ n."""
+        return cls.within(sizes, torch.zeros_like(sizes))
+
+    @classmethod
+    def within(cls, sizes: Tensor, groups: Tensor) -> Mixing:
+        """FedAvg inside each group: one stream per group."""
+        _, labels = groups.unique(return_inverse=True)
+        streams = torch.zeros(int(labels.max()) + 1, len(sizes), device=sizes.device)
+        streams[labels, torch.arange(len(sizes), device=sizes.device)] = sizes.float()
+        return cls(streams / streams.sum(1, keepdim=True), labels)
+
+    @property
+    def count(self) -> int:
+        """k, the number of streams."""
+        return len(self.streams)
+
+    def __matmul__(self, theta: Tensor) -> Tensor:
+        streams = self.streams.to(theta.dtype) @ theta
+        return streams.expand(len(self.labels), -1) if self.count == 1 else streams[self.labels]

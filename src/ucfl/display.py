@@ -1,0 +1,143 @@
+"""What people see in a terminal: tables, and a live line per run."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.progress import Progress as Bars
+from rich.table import Table
+
+from ucfl.runs import Progress
+from ucfl.runs.loop import OnRound
+from ucfl.users.acquire import OnBytes
+
+#: Answers go to standard output, everything else to standard error.
+answers = Console(highlight=False)
+notes = Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def rounds_shown(quiet: bool = False) -> Iterator[OnRound | None]:
+    """Show each run as it trains: a live bar on a terminal, a line per tenth elsewhere."""
+    if quiet:
+        yield None
+    elif notes.is_terminal:
+        yield from _live_bars()
+    else:
+        yield _plain_lines()
+
+
+def _live_bars() -> Iterator[OnRound]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+        TextColumn("mean {task.fields[mean]}  worst {task.fields[worst]}"),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+    )
+    with Bars(*columns, console=notes) as bars:
+        task: TaskID | None = None
+        last = 0
+        label = ""
+
+        def show(progress: Progress) -> None:
+            nonlocal task, label, last
+            if task is None or progress.label != label or progress.round <= last:
+                label = progress.label
+                task = bars.add_task(label, total=progress.rounds, mean="", worst="")
+            last = progress.round
+            bars.update(
+                task,
+                completed=progress.round,
+                mean=percent(progress.mean),
+                worst=percent(progress.worst),
+            )
+
+        yield show
+
+
+def _plain_lines() -> OnRound:
+    began = time.perf_counter()
+
+    def show(progress: Progress) -> None:
+        tenth = max(1, progress.rounds // 10)
+        if progress.round % tenth == 0 or progress.round == progress.rounds:
+            notes.print(
+                f"{progress.label}: round {progress.round}/{progress.rounds}, "
+                f"mean {percent(progress.mean)}, worst {percent(progress.worst)}, "
+                f"{time.perf_counter() - began:.0f} s"
+            )
+
+    return show
+
+
+@contextmanager
+def bytes_shown(name: str) -> Iterator[OnBytes]:
+    """Show a download as it arrives."""
+    if not notes.is_terminal:
+        notes.print(f"fetching {name} …")
+        yield lambda done, total: None
+        return
+    columns = (TextColumn(name), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Bars(*columns, console=notes) as bars:
+        task = bars.add_task(name, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
+
+
+def percent(value: float, deviation: float = 0.0) -> str:
+    """A percentage with one digit, and its deviation where there is one; a dash for NaN."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:.1f} ± {deviation:.1f}" if deviation else f"{value:.1f}"
+
+
+def show_table(headers: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
+    """A table; numbers to the right. Where the output is no terminal, nothing is cut or wrapped."""
+    table = Table(title=title or None, title_justify="left", header_style="bold")
+    for i, header in enumerate(headers):
+        cells = [row[i] for row in rows]
+        numeric = any(cells) and all(c[:1].isdigit() or c in ("", "–") for c in cells)
+        table.add_column(header, justify="right" if numeric else "left")
+    for row in rows:
+        table.add_row(*row)
+    if answers.is_terminal:
+        answers.print(table)
+    else:
+        Console(file=answers.file, width=400, highlight=False).print(table)
+
+
+def show_comparison(result: dict[str, Any]) -> None:
+    """The table of ``ucfl compare``."""
+    seeds = result["seeds"]
+    rows = []
+    for label, row in result["algorithms"].items():
+        cells = [label, row["tested_model"]]
+        for who in ("mean", "worst"):
+            cells += [percent(row[who][w], row["std"][who][w]) for w in ("final", "best")]
+        traffic = row["traffic"]
+        cells += [f"{traffic['down']:g} / {traffic['up']:g}", f"{row['seconds']:.1f}"]
+        rows.append(cells)
+    headers = ["algorithm", "tested model", "mean final", "mean best", "worst final"]
+    headers += ["worst best", "models down / up", "seconds"]
+    which = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds, mean ± deviation"
+    title = f"{result['scenario']}, {result['rounds']} rounds, {which}: test accuracy in %"
+    show_table(headers, rows, title)
+    answers.print(
+        "final: the last round; best: the round that validation accuracy chooses; "
+        "worst: the worst user.",
+        soft_wrap=True,
+    )

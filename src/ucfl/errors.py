@@ -1,0 +1,27 @@
+"""What goes wrong through no fault of the program: one sentence that says what to do next."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
+
+class UcflError(Exception):
+    """A mistake that the person can mend: the message is one clear sentence, the exit code 2."""
+
+
+class UcflWarning(UserWarning):
+    """Something was adjusted, or is likely not what the person wants; the work goes on."""
+
+
+def unknown(kind: str, name: str, known: Collection[str], hint: str = "") -> UcflError:
+    """The error for a name that nothing bears: it says the nearest one, or all there are."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    advice = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(sorted(known))}."
+    return UcflError(f"unknown {kind} {name!r}; {advice}{' ' + hint if hint else ''}")
+
+
+def check_name(kind: str, name: str, known: Collection[str], hint: str = "") -> None:
+    """Raise unless ``name`` is one of ``known``."""
+    if name not in known:
+        raise unknown(kind, name, known, hint)

@@ -1,0 +1,43 @@
+"""Counter-based randomness: a draw depends on its key alone, never on what was drawn before.
+
+Batch order is keyed by (seed, round, user, epoch). So every algorithm sees the same batches, and
+chunking users, sharding them over devices, or resuming after a crash changes nothing. The hash is
+integer arithmetic in torch, so CPU and GPU give the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_LOW = 0xFFFFFFFF
+
+
+def _scramble(h: Any) -> Any:
+    """The finaliser of MurmurHash3, on a 32-bit value: a Python int, or an int64 tensor."""
+    h = h ^ (h >> 16)
+    h = (h * 0x85EBCA6B) & _LOW
+    h = h ^ (h >> 13)
+    h = (h * 0xC2B2AE35) & _LOW
+    return h ^ (h >> 16)
+
+
+def counter_hash(*key: Tensor | int) -> Tensor:
+    """A 32-bit hash, as int64, of a key of whole numbers, broadcast over its tensors."""
+    h: Any = 0x9E3779B9
+    for word in key:
+        for half in (word & _LOW, (word >> 32) & _LOW):
+            h = _scramble(((h ^ half) * 0x9E3779B1 + 0x7F4A7C15) & _LOW)
+    return torch.as_tensor(h)
+
+
+def orders(seed: int, t: int, ids: Tensor, sizes: Tensor, epochs: int, longest: int) -> Tensor:
+    """[users, epochs, longest]: a random order of each user's examples, padding last."""
+    device = ids.device
+    position = torch.arange(longest, device=device)
+    epoch = torch.arange(epochs, device=device)[:, None]
+    keys = counter_hash(seed, t, ids[:, None, None], epoch, position)
+    keys = torch.where(position < sizes[:, None, None], keys, _LOW + 1)
+    return keys.argsort(dim=-1, stable=True)

@@ -1,0 +1,356 @@
+"""All users at once: Θ ∈ R^{m×P} holds user i's model in row i, and training maps Θ to Θ.
+
+Two paths compute the same thing. The *stacked* one takes users in chunks through one vmapped
+gradient, with padding masked. The *plain* one takes one user after another by ordinary autograd,
+without padding: slow on a GPU, simple to debug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (PyTorch's own convention)
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from ucfl.errors import UcflError
+from ucfl.federation.batches import Batch, batches, passes
+from ucfl.federation.layers import adapt
+from ucfl.federation.rows import Rows
+from ucfl.federation.training import LocalTraining, Pull
+from ucfl.users import Examples, Split, Users
+
+#: Examples that go through one model at a time when nothing is trained.
+EVALUATION_BATCH = 1024
+#: Examples in flight for which a CPU stacks users (measured: benchmarks/chunks.py).
+CPU_EXAMPLES = 320
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What users send in the collaboration round (paper, sec. IV-A).
+
+    ``full`` [m, P] holds ∇ℓ(θ, D_i); ``variances`` [m] holds σ²_i (eq. 9), estimated over
+    ``batches`` [m] disjoint batches of ``batch`` [m] examples.
+    """
+
+    full: Tensor
+    variances: Tensor
+    batch: Tensor
+    batches: Tensor
+
+
+class Federation:
+    """Users, the model they train, and the operations that algorithms are written in.
+
+    ``chunk`` users are stacked at a time (None: as many as suit the device); on a CPU the results
+    are the same to the last bit for every chunk. ``plain`` takes the debug path instead.
+    """
+
+    def __init__(
+        self,
+        users: Users,
+        model: nn.Module,
+        *,
+        training: LocalTraining | None = None,
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+        chunk: int | None = None,
+        plain: bool = False,
+    ) -> None:
+        self.device = torch.device(device)
+        self.users = users.to(self.device)
+        self.training = training or LocalTraining()
+        self.seed = seed
+        self._model, self._moment = adapt(model)
+        self._model.to(self.device)
+        self.rows = Rows(self._model)
+        if self.rows.trainable == 0:
+            raise UcflError("the model has no trainable parameter.")
+        self._check_model()
+        self.plain = plain or self.m == 1
+        self.chunk = 1 if self.plain else chunk or self._default_chunk()
+        self._alike = bool((self.sizes == self.sizes[0]).all())
+
+    @property
+    def m(self) -> int:
+        """The number of users."""
+        return len(self.users)
+
+    @property
+    def sizes(self) -> Tensor:
+        """n_i: how many training examples each user has."""
+        return self.users.train.sizes
+
+    @property
+    def groups(self) -> Tensor | None:
+        """The group that each user truly belongs to, where the scenario knows it."""
+        return self.users.groups
+
+    def initial(self) -> Tensor:
+        """Θ⁰: the same model for every user (one row in memory, seen m times)."""
+        return self.rows.initial.to(self.device).expand(self.m, -1)
+
+    def module(self, row: Tensor) -> nn.Module:
+        """The model of a row of Θ, to be used outside the federation."""
+        return self.rows.module(row, self._model).eval()
+
+    # -- training ---------------------------------------------------------------------------
+
+    def train(
+        self,
+        theta: Tensor,
+        t: int,
+        pull: Pull | None = None,
+        training: LocalTraining | None = None,
+    ) -> Tensor:
+        """Local SGD for every user in round t, from its row of Θ; the new Θ.
+
+        The batches depend on (seed, t, user) alone.
+        """
+        training = training or self.training
+        return torch.cat(
+            [
+                self._train_chunk(theta, users, t, pull, training)[:real]
+                for users, real in self._chunks()
+            ]
+        )
+
+    def _train_chunk(
+        self, theta: Tensor, users: Tensor, t: int, pull: Pull | None, training: LocalTraining
+    ) -> Tensor:
+        cut, sizes = self.rows.trainable, self.sizes[users]
+        weights, rest = theta[users, :cut], theta[users, cut:]
+        velocity = torch.zeros_like(weights)
+        added = pull.at(users, cut) if pull else None
+        batch = torch.full_like(sizes, training.batch)
+        steps = passes(sizes, batch) * training.epochs
+        if training.steps is not None:
+            steps = torch.full_like(sizes, training.steps)
+        for step in self._batches(users, t, batch, steps, training.batch):
+            slope, new_rest = self._gradient(weights, rest, step)
+            if added is not None:
+                slope = slope + added(weights)
+            new_velocity = training.momentum * velocity + slope
+            new_weights = weights - training.lr * new_velocity
+            if step.idle is not None:
+                new_velocity = torch.where(step.idle, velocity, new_velocity)
+                new_weights = torch.where(step.idle, weights, new_weights)
+                new_rest = torch.where(step.idle, rest, new_rest)
+            velocity, weights, rest = new_velocity, new_weights, new_rest
+        return torch.cat([weights, rest], dim=1)
+
+    def collaboration_round(self, theta: Tensor, batch: float) -> Gradients:
+        """Each user's full gradient at its row of Θ, and its variance (paper, eq. 9).
+
+        ``batch`` is n_k: a share of the user's data if below 1, else a number of examples. One
+        pass over the data: K = ⌊n_i / n_k⌋ disjoint random batches give the variance about the
+        full gradient; what is left over counts towards the full gradient only.
+        """
+        sizes = self.sizes
+        n_k = (sizes * batch).floor().long() if batch < 1 else torch.full_like(sizes, int(batch))
+        n_k = torch.minimum(n_k.clamp(min=1), sizes)
+        widest = int(n_k.max())
+        at_once = max(1, self.chunk * self.training.batch // widest)
+        parts = [
+            tuple(
+                part[:real] for part in self._gradients_of_chunk(theta, users, n_k[users], widest)
+            )
+            for users, real in self._chunks(at_once)
+        ]
+        full, variances = (torch.cat(part) for part in zip(*parts, strict=True))
+        return Gradients(full, variances, n_k, sizes // n_k)
+
+    def _gradients_of_chunk(
+        self, theta: Tensor, users: Tensor, n_k: Tensor, widest: int
+    ) -> tuple[Tensor, Tensor]:
+        cut, sizes = self.rows.trainable, self.sizes[users]
+        weights, rest = theta[users, :cut], theta[users, cut:]
+        full, mean = torch.zeros_like(weights), torch.zeros_like(weights)
+        scatter = torch.zeros(len(users), dtype=torch.float64, device=self.device)
+        seen = torch.zeros_like(sizes)
+        for step in self._batches(users, 0, n_k, passes(sizes, n_k), widest):
+            slope, _ = self._gradient(weights, rest, step)
+            here = step.count if step.idle is None else step.count * ~step.idle[:, 0]
+            full += slope * (here / sizes).to(slope.dtype)[:, None]
+            # Welford's update of mean and scatter, by the batches of full length.
+            whole = here == n_k
+            seen += whole
+            apart = slope - mean
+            mean += apart * (whole / seen.clamp(min=1)).to(slope.dtype)[:, None]
+            scatter += whole * (apart * (slope - mean)).sum(1, dtype=torch.float64)
+        off = (mean - full).square().sum(1, dtype=torch.float64)
+        return full, scatter / (sizes // n_k) + off
+
+    def _chunks(self, chunk: int | None = None) -> Iterator[tuple[Tensor, int]]:
+        """Users to stack, and how many of them are real.
+
+        A lone user brings its twin: backends compute one model alone with other kernels than
+        several, and the result must not depend on the chunk.
+        """
+        for users in torch.arange(self.m, device=self.device).split(chunk or self.chunk):
+            lone = len(users) == 1 and not self.plain
+            if self.plain:
+                for user in users:
+                    yield user[None], 1
+            else:
+                yield (users.repeat(2) if lone else users), len(users)
+
+    def _batches(
+        self, users: Tensor, t: int, batch: Tensor, steps: Tensor, widest: int
+    ) -> Iterator[Batch]:
+        padded = 0 if self._alike or self.plain else widest
+        return batches(self.users, users, self.seed, t, batch, steps, padded)
+
+    def _gradient(self, weights: Tensor, rest: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Each user's gradient on its batch, and the buffers that came out."""
+        self._model.train()
+        if self.plain:
+            arguments: Any = [a if a is None else a[0] for a in batch.arguments]
+            leaf = weights[0].detach().requires_grad_()
+            loss, new_rest = self._loss(leaf, rest[0], *arguments)
+            (slope,) = torch.autograd.grad(loss, leaf)
+            return slope[None], new_rest[None]
+        dims = (0, 0, *(a if a is None else 0 for a in batch.arguments))
+        gradient: Any = vmap(grad(self._loss, has_aux=True), in_dims=dims, randomness="different")
+        slopes, new_rests = gradient(weights, rest, *batch.arguments)
+        return slopes, new_rests
+
+    def _loss(
+        self,
+        weights: Tensor,
+        rest: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        real: Tensor | None,
+        count: Tensor,
+        key: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Mean loss of one user's model on its batch, and the buffers that came out."""
+        tensors = self.rows.tensors(weights, rest)
+        self._moment.real, self._moment.key = real, key
+        outputs = functional_call(self._model, tensors, (self._scaled(inputs),))
+        losses = F.cross_entropy(outputs, labels, reduction="none")
+        if real is not None:
+            losses = losses * real
+        return losses.sum() / count, self.rows.rest(tensors)
+
+    # -- evaluation -------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def accuracy(self, theta: Tensor, split: Split = "test") -> Tensor:
+        """Share of its own examples that each user's model gets right; NaN without examples."""
+        data = self.users.split(split)
+        right = self._per_user(theta, data, lambda out, labels: out.argmax(-1) == labels)
+        return right / data.sizes
+
+    @torch.no_grad()
+    def loss(self, theta: Tensor, split: Split = "validation") -> Tensor:
+        """Mean loss of each user's model on its own examples; NaN without examples."""
+        data = self.users.split(split)
+        return self._per_user(theta, data, _each_loss) / data.sizes
+
+    @torch.no_grad()
+    def losses(self, theta: Tensor, split: Split = "validation") -> Tensor:
+        """[models, users]: mean loss of model i on user j's examples, for any number of rows."""
+        data = self.users.split(split)
+        self._model.eval()
+        inputs, labels = data.inputs[data.real], data.labels[data.real]
+        owner = torch.arange(self.m, device=self.device)[:, None].expand_as(data.real)[data.real]
+        table = theta.new_zeros(len(theta), self.m)
+        for i, row in enumerate(theta):
+            for part in torch.arange(len(labels), device=self.device).split(EVALUATION_BATCH):
+                out = self._outputs(row, inputs[part])
+                table[i].index_add_(0, owner[part], _each_loss(out, labels[part]))
+        return table / data.sizes
+
+    def _outputs(self, row: Tensor, inputs: Tensor) -> Tensor:
+        cut = self.rows.trainable
+        tensors = self.rows.tensors(row[:cut], row[cut:])
+        outputs: Tensor = functional_call(self._model, tensors, (self._scaled(inputs),))
+        return outputs
+
+    def _per_user(
+        self, theta: Tensor, data: Examples, score: Callable[[Tensor, Tensor], Tensor]
+    ) -> Tensor:
+        """Sum of a score over each user's real examples, computed with the user's own row."""
+        self._model.eval()
+        self._moment.real = None
+        outputs = vmap(self._outputs) if not self.plain else self._first_outputs
+        totals = []
+        for users, real in self._chunks():
+            longest = int(data.sizes[users].max())
+            total = theta.new_zeros(len(users))
+            for start in range(0, longest, EVALUATION_BATCH):
+                part = slice(start, min(start + EVALUATION_BATCH, longest))
+                out = outputs(theta[users], data.inputs[users, part])
+                scores = score(out, data.labels[users, part])
+                total += (scores * data.real[users, part]).sum(-1)
+            totals.append(total[:real])
+        return torch.cat(totals)
+
+    def _first_outputs(self, rows: Tensor, inputs: Tensor) -> Tensor:
+        return self._outputs(rows[0], inputs[0])[None]
+
+    # -- fitting the model, the data and the device together --------------------------------
+
+    def _scaled(self, inputs: Tensor) -> Tensor:
+        """Bytes become numbers in [0, 1]; other numbers stay; both in the model's precision."""
+        if inputs.dtype == torch.uint8:
+            return inputs.to(self.rows.dtype) / 255
+        return inputs.to(self.rows.dtype) if inputs.is_floating_point() else inputs
+
+    def _check_model(self) -> None:
+        """Fail early, in one sentence, where the model does not fit the data."""
+        self._model.eval()
+        try:
+            with torch.no_grad():
+                out = self._model(self._scaled(self.users.train.inputs[0, :1]))
+        except Exception as error:  # whatever the person's model raises
+            raise UcflError(
+                f"the model does not take inputs of shape {self.users.input_shape}: {error}."
+            ) from error
+        if out.shape != (1, self.users.classes):
+            raise UcflError(
+                f"the model gives outputs of shape {tuple(out.shape[1:])} for data with "
+                f"{self.users.classes} classes."
+            )
+
+    def _default_chunk(self) -> int:
+        """How many users to stack: all that fit on a GPU; on a CPU, what its cache likes.
+
+        There, stacking users shares the cost of starting each operation, which is most of the
+        time when batches are small; too many users at once leave the cache.
+        """
+        if self.device.type == "cpu":
+            return min(self.m, max(4, CPU_EXAMPLES // self.training.batch))
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return max(1, min(self.m, int(0.5 * free / self._bytes_per_user())))
+
+    def _bytes_per_user(self) -> float:
+        """Memory for one more user in a chunk: its rows, and what autograd keeps of a batch."""
+        kept = 0
+
+        def keep(tensor: Tensor) -> Tensor:
+            nonlocal kept
+            kept += tensor.numel() * tensor.element_size()
+            return tensor
+
+        start = self.rows.initial.to(self.device)
+        cut = self.rows.trainable
+        one = self.users.train.inputs[0, :1], self.users.train.labels[0, :1]
+        key = torch.zeros((), dtype=torch.int64, device=self.device)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            self._model.train()
+            self._loss(start[:cut].requires_grad_(), start[cut:], *one, None, key + 1, key)
+        # The backward pass needs about as much again, and vmap copies some of its inputs.
+        return 3.0 * kept * self.training.batch + 8.0 * start.element_size() * self.rows.size
+
+
+def _each_loss(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of every example, for outputs [..., classes]."""
+    flat = F.cross_entropy(outputs.flatten(0, -2), labels.flatten(), reduction="none")
+    return flat.view(labels.shape)

@@ -1,0 +1,120 @@
+"""Layers that couple the examples of a batch, made aware of padding and of who is training.
+
+Users of different sizes are trained side by side by padding their batches. A loss ignores padding
+by weighting it with zero; BatchNorm and Dropout need more, so a model is adapted once: BatchNorm
+sees real examples only, and Dropout's masks come from the counter-based generator.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (PyTorch's own convention)
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from ucfl.federation.draws import counter_hash
+
+
+@dataclass
+class Moment:
+    """What adapted layers must know about the batch now passing through the model.
+
+    ``real`` marks its examples that are not padding ([batch], None: all are); ``key`` names the
+    draw (seed, round, user and step, hashed).
+    """
+
+    real: Tensor | None = None
+    key: Tensor | None = None
+
+
+def adapt(model: nn.Module) -> tuple[nn.Module, Moment]:
+    """A copy of the model with adapted layers, and the moment they read."""
+    model = copy.deepcopy(model)
+    moment = Moment()
+    done: dict[int, nn.Module] = {}
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if id(child) not in done:
+                if isinstance(child, _BatchNorm):
+                    done[id(child)] = PaddedBatchNorm(child, moment)
+                elif isinstance(child, _DropoutNd):
+                    done[id(child)] = KeyedDropout(child, moment, salt=len(done))
+                else:
+                    continue
+            setattr(parent, name, done[id(child)])
+    return model, moment
+
+
+class PaddedBatchNorm(nn.Module):
+    """BatchNorm whose statistics are those of the real examples; else as PyTorch's.
+
+    A single real value per channel, for which PyTorch raises, has variance 0 here.
+    """
+
+    num_batches_tracked: Tensor | None
+
+    def __init__(self, layer: _BatchNorm, moment: Moment) -> None:
+        super().__init__()
+        self.eps, self.momentum, self._moment = layer.eps, layer.momentum, moment
+        self.weight, self.bias = layer.weight, layer.bias
+        for name in ("running_mean", "running_var", "num_batches_tracked"):
+            self.register_buffer(name, getattr(layer, name))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise each channel of [examples, channels, ...]."""
+        mean, var = (
+            cast("Tensor | None", self.running_mean),
+            cast("Tensor | None", self.running_var),
+        )
+        if not self.training and mean is not None:
+            return F.batch_norm(x, mean, var, self.weight, self.bias, False, 0.0, self.eps)
+        across = [0, *range(2, x.dim())]
+        shape = [1, -1] + [1] * (x.dim() - 2)
+        real = self._moment.real
+        real = x.new_ones(x.shape[0]) if real is None else real.to(x.dtype)
+        count = (real.sum() * (x[0, 0].numel())).clamp(min=1)
+        real = real.view(-1, *[1] * (x.dim() - 1))
+        batch_mean = (x * real).sum(across) / count
+        centred = x - batch_mean.view(shape)
+        batch_var = (centred.square() * real).sum(across) / count
+        if self.training and mean is not None and var is not None:
+            self._remember(mean, batch_mean)
+            self._remember(var, batch_var * (count / (count - 1).clamp(min=1)))
+            assert self.num_batches_tracked is not None
+            self.num_batches_tracked.add_(1)
+        out = centred * torch.rsqrt(batch_var + self.eps).view(shape)
+        if self.weight is not None:
+            out = out * self.weight.view(shape) + self.bias.view(shape)
+        return out
+
+    def _remember(self, running: Tensor, value: Tensor) -> None:
+        assert self.num_batches_tracked is not None
+        share = self.momentum or 1.0 / (self.num_batches_tracked + 1)  # None: cumulative average
+        running.copy_(running + share * (value.detach() - running))
+
+
+class KeyedDropout(nn.Module):
+    """Dropout whose mask depends only on the moment's key and the element's place."""
+
+    def __init__(self, layer: _DropoutNd, moment: Moment, salt: int) -> None:
+        super().__init__()
+        self.p, self._moment, self._salt = layer.p, moment, salt
+        # Dropout1d/2d/3d drop whole channels of an example.
+        self._whole_channels = not isinstance(layer, nn.Dropout | nn.AlphaDropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Zero a share p of the elements (or channels) and scale up the rest."""
+        if not self.training or self.p == 0:
+            return x
+        kept = x.shape[:2] if self._whole_channels else x.shape
+        place = torch.arange(kept.numel(), device=x.device).view(kept)
+        key = self._moment.key
+        assert key is not None
+        draw = counter_hash(key, self._salt, place).view(*kept, *[1] * (x.dim() - len(kept)))
+        keep = draw >= int(self.p * 2**32)
+        return x * keep / (1 - self.p)

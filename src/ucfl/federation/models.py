@@ -1,0 +1,136 @@
+"""The models that users train, and how their first weights are drawn."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from ucfl.errors import UcflError, unknown
+
+Shape = tuple[int, ...]
+Factory = Callable[[Shape, int], nn.Module]
+
+
+def lenet5(shape: Shape, classes: int) -> nn.Module:
+    """LeNet-5 (LeCun et al., 1998) with ReLU and average pooling, for images from 16x16 up."""
+    channels, height, width = _image(shape, 16)
+    features = 16 * ((height // 2 - 6) // 2) * ((width // 2 - 6) // 2)
+    return nn.Sequential(
+        nn.Conv2d(channels, 6, 5),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(features, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, classes),
+    )
+
+
+def vgg(shape: Shape, classes: int) -> nn.Module:
+    """A small VGG (Simonyan & Zisserman, 2015) with batch normalisation, for images from 8x8 up."""
+    channels, height, width = _image(shape, 8)
+    layers: list[nn.Module] = []
+    for out in (32, 64, 128):
+        layers += [nn.Conv2d(channels, out, 3, padding=1), nn.BatchNorm2d(out), nn.ReLU()]
+        layers += [nn.MaxPool2d(2)]
+        channels = out
+    features = 128 * (height // 8) * (width // 8)
+    return nn.Sequential(
+        *layers, nn.Flatten(), nn.Linear(features, 128), nn.ReLU(), nn.Linear(128, classes)
+    )
+
+
+def mlp(shape: Shape, classes: int) -> nn.Module:
+    """Two hidden layers of 128 and 64 units."""
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(math.prod(shape), 128),
+        nn.ReLU(),
+        nn.Linear(128, 64),
+        nn.ReLU(),
+        nn.Linear(64, classes),
+    )
+
+
+def logistic(shape: Shape, classes: int) -> nn.Module:
+    """Multinomial logistic regression."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+
+
+MODELS: dict[str, Factory] = {"lenet5": lenet5, "vgg": vgg, "mlp": mlp, "logistic": logistic}
+
+
+def create(
+    name: str, shape: Shape, classes: int, seed: int = 0, initialisation: str = "he-glorot"
+) -> nn.Module:
+    """A model by name, or by ``module:factory`` (called with the input shape and the classes).
+
+    Same seed, same weights, on every device: they are drawn on the CPU.
+    """
+    factory = MODELS.get(name) or _own_factory(name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            model = factory(shape, classes)
+        except UcflError:
+            raise
+        except Exception as error:
+            raise UcflError(
+                f"the model {name!r} could not be made for inputs of shape {shape} and "
+                f"{classes} classes: {error}."
+            ) from error
+        if not isinstance(model, nn.Module):
+            raise UcflError(f"{name!r} returned {type(model).__name__}, not a torch.nn.Module.")
+        if initialisation == "he-glorot":
+            initialise(model)
+    return model
+
+
+def initialise(model: nn.Module) -> None:
+    """He-uniform convolutions, Glorot-uniform linear layers, zero biases; the rest stays.
+
+    This decides the collaboration round: with PyTorch's own default the gradients at θ⁰ hardly
+    show which users are alike, with this they do (docs/architecture.md, "Initialisation").
+    """
+    for layer in model.modules():
+        if isinstance(layer, nn.modules.conv._ConvNd):
+            nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
+        elif isinstance(layer, nn.Linear):
+            nn.init.xavier_uniform_(layer.weight)
+        else:
+            continue
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+
+
+def _image(shape: Shape, smallest: int) -> tuple[int, int, int]:
+    if len(shape) != 3 or min(shape[1:]) < smallest:
+        raise UcflError(
+            f"this model takes images of (channels, height, width) from {smallest}x{smallest} up, "
+            f"but the data has shape {shape}; choose model mlp or logistic, or bring your own."
+        )
+    return shape[0], shape[1], shape[2]
+
+
+def _own_factory(name: str) -> Factory:
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        raise unknown("model", name, MODELS, "Your own goes by 'module:factory'.")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # a person's module lies beside them, as with python -m
+    try:
+        factory: Factory = getattr(importlib.import_module(module_name), attribute)
+    except Exception as error:  # whatever the person's module raises while it loads
+        raise UcflError(f"the model {name!r} could not be loaded: {error}.") from error
+    return factory

@@ -1,0 +1,73 @@
+"""A model is a row of Θ: where each of its parameters and buffers lies."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+
+class Rows:
+    """The translation between a module and a row of Θ.
+
+    A row holds the trainable parameters first (``trainable`` of them: the coordinates that have
+    gradients), then frozen parameters, then buffers. Buffers are part of the model and are mixed
+    like the rest, so BatchNorm's statistics are averaged with W; whole-number buffers are kept as
+    floats and rounded when they are used. ``initial`` is the row of the module as it was given,
+    and ``dtype`` its precision.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        parameters = dict(module.named_parameters())
+        trainable = {name: p for name, p in parameters.items() if p.requires_grad}
+        frozen = {name: p for name, p in parameters.items() if not p.requires_grad}
+        start = {**trainable, **frozen, **dict(module.named_buffers())}
+        self.trainable = sum(p.numel() for p in trainable.values())
+        self.dtype = next(iter(trainable.values())).dtype if trainable else torch.float32
+        self.size = sum(t.numel() for t in start.values())
+        self._slots: list[tuple[str, int, int, torch.Size, torch.dtype]] = []
+        offset = 0
+        for name, tensor in start.items():
+            self._slots.append((name, offset, offset + tensor.numel(), tensor.shape, tensor.dtype))
+            offset += tensor.numel()
+        self.initial = self.flatten(start)
+
+    def flatten(self, tensors: dict[str, Tensor]) -> Tensor:
+        """A row from a module's tensors by name."""
+        return torch.cat(
+            [tensors[name].detach().reshape(-1).to(self.dtype) for name, *_ in self._slots]
+        )
+
+    def tensors(self, weights: Tensor, rest: Tensor) -> dict[str, Tensor]:
+        """A row's tensors by name: views of ``weights``, copies of ``rest``.
+
+        Layers update buffers in place (BatchNorm does), hence the copies.
+        """
+        tensors = {}
+        for name, start, end, shape, dtype in self._slots:
+            if end <= self.trainable and (start < self.trainable or end == start):
+                tensors[name] = weights[start:end].view(shape)
+            else:
+                flat = rest[start - self.trainable : end - self.trainable]
+                whole = not dtype.is_floating_point
+                tensors[name] = (flat.round() if whole else flat.clone()).view(shape).to(dtype)
+        return tensors
+
+    def rest(self, tensors: dict[str, Tensor]) -> Tensor:
+        """The untrained part of a row from its tensors, after a forward pass changed them."""
+        parts = [
+            tensors[name].detach().reshape(-1).to(self.dtype)
+            for name, start, *_ in self._slots
+            if start >= self.trainable
+        ]
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=self.dtype)
+
+    def module(self, row: Tensor, template: nn.Module) -> nn.Module:
+        """A module of its own with the row's parameters and buffers, for deployment."""
+        module = copy.deepcopy(template)
+        tensors = self.tensors(row[: self.trainable].clone(), row[self.trainable :])
+        with torch.no_grad():
+            for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+                tensor.copy_(tensors[name])
+        return module

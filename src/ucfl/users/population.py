@@ -1,0 +1,285 @@
+"""All users' data at once: stacked arrays, padded to the largest user."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ucfl.errors import UcflError
+from ucfl.users.partition import hold_out
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+Pair = tuple[NDArray[Any], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """One split of every user's data: row i holds user i's examples, then padding.
+
+    ``inputs`` is [users, n, ...], uint8 (scaled to [0, 1] when used), float32 or int64;
+    ``labels`` is [users, n]; ``sizes`` says how many of the n are real.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    sizes: Tensor
+
+    @classmethod
+    def stack(cls, pairs: Sequence[Pair], shape: tuple[int, ...], dtype: torch.dtype) -> Examples:
+        """Stack one (inputs, labels) pair per user, padding with zeros."""
+        sizes = torch.tensor([len(labels) for _, labels in pairs])
+        longest = int(sizes.max())
+        inputs = torch.zeros((len(pairs), longest, *shape), dtype=dtype)
+        labels = torch.zeros((len(pairs), longest), dtype=torch.int64)
+        for i, (x, y) in enumerate(pairs):
+            inputs[i, : len(y)] = torch.from_numpy(np.ascontiguousarray(x))
+            labels[i, : len(y)] = torch.from_numpy(np.ascontiguousarray(y))
+        return cls(inputs, labels, sizes)
+
+    def select(self, users: Tensor) -> Examples:
+        """The same split for some of the users, in the order given."""
+        return Examples(self.inputs[users], self.labels[users], self.sizes[users])
+
+    def to(self, device: torch.device) -> Examples:
+        """The same split on another device."""
+        return Examples(self.inputs.to(device), self.labels.to(device), self.sizes.to(device))
+
+    @property
+    def real(self) -> Tensor:
+        """[users, n] mask of the examples that are data and not padding."""
+        return torch.arange(self.labels.shape[1], device=self.sizes.device) < self.sizes[:, None]
+
+
+@dataclass(frozen=True)
+class Users:
+    """The population of a federation: what every user holds, and which group it truly belongs to.
+
+    ``ids`` name the users for the random generator: they stay with a user when users are selected
+    or reordered, so a user draws the same batches wherever it stands.
+    """
+
+    train: Examples
+    validation: Examples
+    test: Examples
+    classes: int
+    ids: Tensor
+    names: tuple[str, ...]
+    groups: Tensor | None = None
+    source: str = "arrays"
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one example."""
+        return tuple(self.train.inputs.shape[2:])
+
+    def split(self, name: Split) -> Examples:
+        """One of the three splits by its name."""
+        return {"train": self.train, "validation": self.validation, "test": self.test}[name]
+
+    def select(self, users: Iterable[int]) -> Users:
+        """Some of the users, in the order given."""
+        index = torch.as_tensor(list(users), dtype=torch.int64)
+        return replace(
+            self,
+            train=self.train.select(index),
+            validation=self.validation.select(index),
+            test=self.test.select(index),
+            ids=self.ids[index],
+            names=tuple(self.names[i] for i in index.tolist()),
+            groups=None if self.groups is None else self.groups[index],
+        )
+
+    def to(self, device: torch.device) -> Users:
+        """The same users on another device."""
+        return replace(
+            self,
+            train=self.train.to(device),
+            validation=self.validation.to(device),
+            test=self.test.to(device),
+            ids=self.ids.to(device),
+            groups=None if self.groups is None else self.groups.to(device),
+        )
+
+    def checksum(self) -> str:
+        """SHA-256 of everything that training can see: equal users, equal checksum."""
+        digest = hashlib.sha256()
+        tensors = [self.ids, torch.tensor(self.classes)]
+        tensors += [] if self.groups is None else [self.groups]
+        for split in SPLITS:
+            part = self.split(split)
+            tensors += [part.inputs, part.labels, part.sizes]
+        for tensor in tensors:
+            array = np.ascontiguousarray(tensor.cpu().numpy())
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(array.reshape(-1).view(np.uint8).data)
+        return digest.hexdigest()
+
+    @classmethod
+    def from_arrays(
+        cls,
+        train: Sequence[Pair],
+        validation: Sequence[Pair] | None = None,
+        test: Sequence[Pair] | None = None,
+        *,
+        classes: int | None = None,
+        groups: Sequence[int] | NDArray[Any] | None = None,
+        names: Sequence[str] | None = None,
+        source: str = "arrays",
+        held_out: float = 0.2,
+        seed: int = 0,
+    ) -> Users:
+        """Users from one (inputs, labels) pair of arrays each.
+
+        Where neither ``validation`` nor ``test`` is given, a share ``held_out`` of every user's
+        data is kept back and halved into the two (see :func:`ucfl.users.partition.hold_out`).
+        """
+        names = tuple(names) if names is not None else tuple(f"user-{i}" for i in range(len(train)))
+        if not train:
+            raise UcflError("a federation needs at least one user, and none was given.")
+        for kind, values in (("names", names), ("groups", groups)):
+            if values is not None and len(values) != len(train):
+                raise UcflError(f"{len(train)} users were given but {len(values)} {kind}.")
+        for split, pairs in (("validation", validation), ("test", test)):
+            if pairs is not None and len(pairs) != len(train):
+                raise UcflError(f"{len(train)} users have training data but {len(pairs)} {split}.")
+        if validation is None and test is None:
+            parts = [
+                hold_out(len(y), held_out, np.random.default_rng([seed, i]))
+                for i, (_, y) in enumerate(train)
+            ]
+            validation, test = (
+                [_take(pair, part[s]) for pair, part in zip(train, parts, strict=True)]
+                for s in (1, 2)
+            )
+            train = [_take(pair, part[0]) for pair, part in zip(train, parts, strict=True)]
+        nothing = [(x[:0], y[:0]) for x, y in train]
+        by_split = {"train": train, "validation": validation or nothing, "test": test or nothing}
+        shape, dtype = _common_form(by_split, names)
+        if classes is None:
+            classes = 1 + max(
+                int(y.max()) for pairs in by_split.values() for _, y in pairs if len(y)
+            )
+        for split, pairs in by_split.items():
+            for name, (_, y) in zip(names, pairs, strict=True):
+                if len(y) and not (y.min() >= 0 and y.max() < classes):
+                    raise UcflError(
+                        f"{name}: {split} labels run from {y.min()} to {y.max()}, but with "
+                        f"{classes} classes they must lie in 0..{classes - 1}."
+                    )
+        stacked = {s: Examples.stack(pairs, shape, dtype) for s, pairs in by_split.items()}
+        return cls(
+            **stacked,
+            classes=classes,
+            ids=torch.arange(len(train)),
+            names=names,
+            groups=None if groups is None else torch.as_tensor(np.asarray(groups)).long(),
+            source=source,
+        )
+
+    @classmethod
+    def from_datasets(cls, datasets: Sequence[Any], **options: Any) -> Users:
+        """Users from one map-style ``torch.utils.data.Dataset`` each, read once into memory."""
+        pairs = []
+        for data in datasets:
+            items = [data[i] for i in range(len(data))]
+            x = np.stack([np.asarray(item[0]) for item in items]) if items else np.zeros((0,))
+            pairs.append((x, np.array([int(item[1]) for item in items], dtype=np.int64)))
+        return cls.from_arrays(pairs, **options)
+
+    @classmethod
+    def from_folder(cls, folder: str | Path, *, held_out: float = 0.2, seed: int = 0) -> Users:
+        """Users from a folder with one ``.npz`` file each.
+
+        A file holds ``x`` and ``y`` (held-out data is then split off), or ``x_train``,
+        ``y_train`` and optionally the same for ``validation`` and ``test``; a scalar ``group``
+        names the user's true group where one is known.
+        """
+        folder = Path(folder)
+        files = sorted(folder.glob("*.npz"))
+        if not files:
+            raise UcflError(f"{folder} holds no .npz file; put one per user there.")
+        loaded = [_read_npz(file) for file in files]
+        names = [file.stem for file in files]
+        whole = ["x" in arrays for arrays in loaded]
+        if any(whole) and not all(whole):
+            odd = files[whole.index(not whole[0])].name
+            raise UcflError(f"{odd} is laid out unlike {files[0].name}: use x, y in all or none.")
+        pairs: dict[str, list[Pair]] = {}
+        for split in [""] if all(whole) else SPLITS:
+            x, y = (f"x_{split}", f"y_{split}") if split else ("x", "y")
+            present = [x in arrays and y in arrays for arrays in loaded]
+            if any(present) and not all(present):
+                missing = files[present.index(False)].name
+                raise UcflError(f"{missing} has no {x} and {y}, which other users have; add them.")
+            if all(present):
+                pairs[split or "train"] = [(arrays[x], arrays[y]) for arrays in loaded]
+        if "train" not in pairs:
+            raise UcflError(f"{files[0].name} has neither x and y nor x_train and y_train.")
+        groups = [int(arrays["group"]) for arrays in loaded if "group" in arrays]
+        return cls.from_arrays(
+            pairs["train"],
+            pairs.get("validation"),
+            pairs.get("test"),
+            groups=groups if len(groups) == len(files) else None,
+            names=names,
+            source=f"{len(files)} files of {folder.name}",
+            held_out=held_out,
+            seed=seed,
+        )
+
+
+def _take(pair: Pair, index: NDArray[np.int64]) -> Pair:
+    return pair[0][index], pair[1][index]
+
+
+def _read_npz(file: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            return {key: archive[key] for key in archive.files}
+    except Exception as error:  # numpy raises half a dozen kinds for a damaged archive
+        raise UcflError(f"{file} cannot be read as .npz ({error}); write it again.") from error
+
+
+def _common_form(
+    by_split: dict[str, Sequence[Pair]], names: Sequence[str]
+) -> tuple[tuple[int, ...], torch.dtype]:
+    """Check every user's arrays; the shape and type that all of them share."""
+    shape: tuple[int, ...] | None = None
+    kinds: set[str] = set()
+    for split, pairs in by_split.items():
+        for name, (x, y) in zip(names, pairs, strict=True):
+            where = f"{name}: {split} data"
+            if split == "train" and len(y) == 0:
+                raise UcflError(f"{name} has no training data; leave the user out or give it some.")
+            if len(x) != len(y):
+                raise UcflError(f"{where} has {len(x)} inputs but {len(y)} labels.")
+            if len(y) == 0:
+                continue
+            if y.ndim != 1 or y.dtype.kind not in "iu":
+                raise UcflError(f"{where}: labels must be a 1-D array of whole numbers.")
+            if x.dtype.kind not in "fiub":
+                raise UcflError(f"{where}: inputs must be numbers, not {x.dtype}.")
+            if x.dtype.kind == "f" and not np.isfinite(x).all():
+                raise UcflError(f"{where} contains NaN or infinite values; clean it first.")
+            if shape is None:
+                shape = x.shape[1:]
+            elif x.shape[1:] != shape:
+                raise UcflError(
+                    f"{where}: examples have shape {x.shape[1:]}, but other users have {shape}."
+                )
+            kinds.add("uint8" if x.dtype == np.uint8 else "f" if x.dtype.kind == "f" else "i")
+    if shape is None or len(kinds) != 1:
+        raise UcflError("all users' inputs must be of one kind: uint8, floating point or integer.")
+    return shape, {"uint8": torch.uint8, "f": torch.float32, "i": torch.int64}[kinds.pop()]
