@@ -36,5 +36,6 @@ def load(model, row):
     offset = 0
     with torch.no_grad():
         for tensor in [*model.parameters(), *model.buffers()]:
-            tensor.copy_(row[offset : offset + tensor.numel()].view(tensor.shape))
+            values = row[offset : offset + tensor.numel()].view(tensor.shape)
+            tensor.copy_(values if tensor.is_floating_point() else values.round())
             offset += tensor.numel()

@@ -28,8 +28,8 @@ class Mixing:
     def within(cls, sizes: Tensor, groups: Tensor) -> Mixing:
         """FedAvg inside each group: one stream per group."""
         _, labels = groups.unique(return_inverse=True)
-        streams = torch.zeros(int(labels.max()) + 1, len(sizes), device=sizes.device)
-        streams[labels, torch.arange(len(sizes), device=sizes.device)] = sizes.float()
+        streams = sizes.new_zeros(int(labels.max()) + 1, len(sizes), dtype=torch.float64)
+        streams[labels, torch.arange(len(sizes), device=sizes.device)] = sizes.double()
         return cls(streams / streams.sum(1, keepdim=True), labels)
 
     @property

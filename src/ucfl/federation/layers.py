@@ -38,7 +38,7 @@ def adapt(model: nn.Module) -> tuple[nn.Module, Moment]:
     moment = Moment()
     done: dict[int, nn.Module] = {}
     for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
+        for name, child in list(parent._modules.items()):  # named_children hides repetitions
             if id(child) not in done:
                 if isinstance(child, _BatchNorm):
                     done[id(child)] = PaddedBatchNorm(child, moment)

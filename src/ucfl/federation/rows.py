@@ -35,9 +35,7 @@ class Rows:
 
     def flatten(self, tensors: dict[str, Tensor]) -> Tensor:
         """A row from a module's tensors by name."""
-        return torch.cat(
-            [tensors[name].detach().reshape(-1).to(self.dtype) for name, *_ in self._slots]
-        )
+        return self._joined([tensors[name] for name, *_ in self._slots])
 
     def tensors(self, weights: Tensor, rest: Tensor) -> dict[str, Tensor]:
         """A row's tensors by name: views of ``weights``, copies of ``rest``.
@@ -56,12 +54,14 @@ class Rows:
 
     def rest(self, tensors: dict[str, Tensor]) -> Tensor:
         """The untrained part of a row from its tensors, after a forward pass changed them."""
-        parts = [
-            tensors[name].detach().reshape(-1).to(self.dtype)
-            for name, start, *_ in self._slots
-            if start >= self.trainable
-        ]
-        return torch.cat(parts) if parts else torch.zeros(0, dtype=self.dtype)
+        return self._joined(
+            [tensors[name] for name, start, *_ in self._slots if start >= self.trainable]
+        )
+
+    def _joined(self, tensors: list[Tensor]) -> Tensor:
+        nothing = torch.zeros(0, dtype=self.dtype)
+        flat = [tensor.detach().reshape(-1).to(self.dtype) for tensor in tensors]
+        return torch.cat(flat) if flat else nothing
 
     def module(self, row: Tensor, template: nn.Module) -> nn.Module:
         """A module of its own with the row's parameters and buffers, for deployment."""

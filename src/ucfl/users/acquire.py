@@ -27,6 +27,8 @@ from ucfl.users.datasets import CIFAR10_FILE, EMNIST_FILES, data_folder, missing
 #: Called with (bytes so far, bytes in all or None) while a file is downloaded.
 OnBytes = Callable[[int, int | None], None]
 SUMS = "SHA256SUMS"
+#: Images of each of the ten classes.
+CIFAR10_EACH = {"train": 5000, "test": 1000}
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ def _cifar10_files(folder: Path) -> Callable[[Path], None]:
     ):
         for first in folder.rglob(pattern):
             arrays = read(first.parent)
-            for split, each in (("train", 5000), ("test", 1000)):
+            for split, each in CIFAR10_EACH.items():
                 counts = np.bincount(arrays[f"{split}_labels"], minlength=10)
                 if arrays[f"{split}_images"].shape != (10 * each, 3, 32, 32) or set(counts) != {
                     each

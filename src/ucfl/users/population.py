@@ -154,19 +154,21 @@ class Users:
         for split, pairs in (("validation", validation), ("test", test)):
             if pairs is not None and len(pairs) != len(train):
                 raise UcflError(f"{len(train)} users have training data but {len(pairs)} {split}.")
+        given: dict[str, Sequence[Pair]] = {"train": train}
+        given |= {"validation": validation} if validation is not None else {}
+        given |= {"test": test} if test is not None else {}
+        shape, dtype = _common_form(given, names)
         if validation is None and test is None:
             parts = [
                 hold_out(len(y), held_out, np.random.default_rng([seed, i]))
                 for i, (_, y) in enumerate(train)
             ]
-            validation, test = (
-                [_take(pair, part[s]) for pair, part in zip(train, parts, strict=True)]
-                for s in (1, 2)
-            )
-            train = [_take(pair, part[0]) for pair, part in zip(train, parts, strict=True)]
+            given = {
+                split: [_take(pair, part[s]) for pair, part in zip(train, parts, strict=True)]
+                for s, split in enumerate(SPLITS)
+            }
         nothing = [(x[:0], y[:0]) for x, y in train]
-        by_split = {"train": train, "validation": validation or nothing, "test": test or nothing}
-        shape, dtype = _common_form(by_split, names)
+        by_split = {split: given.get(split, nothing) for split in SPLITS}
         if classes is None:
             classes = 1 + max(
                 int(y.max()) for pairs in by_split.values() for _, y in pairs if len(y)
@@ -178,9 +180,10 @@ class Users:
                         f"{name}: {split} labels run from {y.min()} to {y.max()}, but with "
                         f"{classes} classes they must lie in 0..{classes - 1}."
                     )
-        stacked = {s: Examples.stack(pairs, shape, dtype) for s, pairs in by_split.items()}
         return cls(
-            **stacked,
+            train=Examples.stack(by_split["train"], shape, dtype),
+            validation=Examples.stack(by_split["validation"], shape, dtype),
+            test=Examples.stack(by_split["test"], shape, dtype),
             classes=classes,
             ids=torch.arange(len(train)),
             names=names,

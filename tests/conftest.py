@@ -1,0 +1,61 @@
+"""Small federations that train in milliseconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ucfl.federation import Federation, LocalTraining, create
+from ucfl.users import Users
+
+SHARED = Path(__file__).parent.parent.parent / "shared"
+
+
+def make_users(sizes, *, classes=3, shape=(1, 6, 6), groups=None, seed=0, held=4):
+    """Users whose labels can be learnt: each class is a random pattern plus noise."""
+    rng = np.random.default_rng(seed)
+    patterns = rng.normal(size=(classes, *shape))
+
+    def draw(n):
+        labels = rng.integers(0, classes, n)
+        return (patterns[labels] + 0.5 * rng.normal(size=(n, *shape))), labels
+
+    return Users.from_arrays(
+        [draw(n) for n in sizes],
+        [draw(held) for _ in sizes],
+        [draw(held) for _ in sizes],
+        classes=classes,
+        groups=groups,
+    )
+
+
+def make_federation(
+    users, model="mlp", *, seed=0, chunk=None, plain=False, double=True, **training
+):
+    module = create(model, users.input_shape, users.classes, seed=seed)
+    settings = {"lr": 0.05, "batch": 8, **training}
+    return Federation(
+        users,
+        module.double() if double else module,
+        training=LocalTraining(**settings),
+        seed=seed,
+        chunk=chunk,
+        plain=plain,
+    )
+
+
+@pytest.fixture
+def unequal_users():
+    """Five users, from a single example to several batches, in two groups."""
+    return make_users([20, 8, 1, 33, 13], groups=[0, 0, 1, 1, 1])
+
+
+@pytest.fixture(scope="session")
+def emnist(tmp_path_factory):
+    """The data folder with the real EMNIST files that lie beside the project, where they do."""
+    folder = SHARED / "data"
+    if not (folder / "emnist").is_dir():
+        pytest.skip("the real EMNIST files are not in ../shared/data")
+    return folder

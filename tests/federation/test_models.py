@@ -1,0 +1,71 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from ucfl.errors import UcflError
+from ucfl.federation import MODELS, create, initialise
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32)])
+def test_models_take_images_and_give_one_score_per_class(name, shape):
+    model = create(name, shape, 7)
+    assert model.eval()(torch.rand(2, *shape)).shape == (2, 7)
+
+
+def test_lenet5_has_the_textbook_size():
+    count = sum(p.numel() for p in create("lenet5", (3, 32, 32), 10).parameters())
+    assert count == 62_006
+
+
+def test_same_seed_same_weights_and_the_global_generator_is_left_alone():
+    before = torch.random.get_rng_state()
+    one, two = (create("vgg", (1, 28, 28), 10, seed=4).state_dict() for _ in range(2))
+    assert all(torch.equal(one[key], two[key]) for key in one)
+    other = create("vgg", (1, 28, 28), 10, seed=5).state_dict()
+    assert not torch.equal(one["0.weight"], other["0.weight"])
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_the_initialisation_is_he_and_glorot_uniform_with_zero_biases():
+    model = nn.Sequential(nn.Conv2d(20, 30, 5), nn.Linear(400, 200))
+    initialise(model)
+    convolution, linear = model
+    for layer, limit in ((convolution, math.sqrt(6 / 500)), (linear, math.sqrt(6 / 600))):
+        weights = layer.weight.detach()
+        assert weights.abs().max() <= limit
+        assert weights.std().item() == pytest.approx(limit / math.sqrt(3), rel=0.03)
+        assert not layer.bias.any()
+
+
+def test_own_factories(tmp_path, monkeypatch):
+    (tmp_path / "mymodels.py").write_text(
+        "from torch import nn\n"
+        "def good(shape, classes):\n"
+        "    layer = nn.Linear(shape[0], classes)\n"
+        "    nn.init.ones_(layer.weight)\n"
+        "    return layer\n"
+        "def wrong(shape, classes):\n"
+        "    return 3\n"
+        "def broken(shape, classes):\n"
+        "    raise ValueError('no such luck')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert create("mymodels:good", (4,), 2, initialisation="own").weight.eq(1).all()
+    assert not create("mymodels:good", (4,), 2).weight.eq(1).all()
+    for name, sentence in (
+        ("mymodels:wrong", "not a torch.nn.Module"),
+        ("mymodels:broken", "no such luck"),
+        ("mymodels:absent", "could not be loaded"),
+        ("nomodule:x", "could not be loaded"),
+        ("lenet", "did you mean 'lenet5'"),
+    ):
+        with pytest.raises(UcflError, match=sentence):
+            create(name, (4,), 2)
+
+
+def test_images_that_are_too_small_are_one_sentence():
+    with pytest.raises(UcflError, match="choose model mlp or logistic"):
+        create("lenet5", (1, 8, 8), 10)

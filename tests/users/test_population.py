@@ -1,0 +1,130 @@
+import numpy as np
+import pytest
+import torch
+
+from conftest import make_users
+from ucfl.errors import UcflError
+from ucfl.users import Users
+
+
+def pair(n, shape=(2,), classes=3, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, *shape)), rng.integers(0, classes, n)
+
+
+def test_stacking_pads_and_remembers_sizes():
+    users = Users.from_arrays([pair(3), pair(5)], [pair(1)] * 2, [pair(2)] * 2, classes=3)
+    assert users.train.inputs.shape == (2, 5, 2)
+    assert users.train.sizes.tolist() == [3, 5]
+    assert users.train.real.sum(1).tolist() == [3, 5]
+    assert torch.equal(users.train.inputs[0, :3], torch.tensor(pair(3)[0]).float())
+
+
+def test_held_out_data_is_split_off_when_none_is_given():
+    users = Users.from_arrays([pair(100), pair(50)], classes=3)
+    assert users.train.sizes.tolist() == [80, 40]
+    assert users.validation.sizes.tolist() == [10, 5]
+    assert users.test.sizes.tolist() == [10, 5]
+
+
+def test_selecting_users_keeps_each_one_whole():
+    users = make_users([5, 9, 2], groups=[7, 8, 9])
+    chosen = users.select([2, 0])
+    assert chosen.names == ("user-2", "user-0")
+    assert chosen.ids.tolist() == [2, 0]
+    assert chosen.groups.tolist() == [9, 7]
+    assert torch.equal(chosen.train.inputs[1], users.train.inputs[0])
+
+
+def test_checksum_sees_every_change():
+    users = make_users([5, 9])
+    same = make_users([5, 9])
+    assert users.checksum() == same.checksum()
+    assert users.checksum() != users.select([1, 0]).checksum()
+    same.train.labels[0, 0] = (same.train.labels[0, 0] + 1) % 3
+    assert users.checksum() != same.checksum()
+
+
+def test_torch_datasets():
+    data = torch.utils.data.TensorDataset(torch.randn(10, 4), torch.arange(10) % 2)
+    users = Users.from_datasets([data, data])
+    assert len(users) == 2
+    assert users.classes == 2
+    assert users.input_shape == (4,)
+
+
+def broken(**changes):
+    good = {"train": [pair(4), pair(4)], "classes": 3}
+    return {**good, **changes}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (broken(train=[]), "at least one user"),
+        (broken(train=[pair(4), pair(0)]), "user-1 has no training data"),
+        (broken(train=[pair(4), (np.full((4, 2), np.nan), np.zeros(4, int))]), "NaN"),
+        (
+            broken(train=[pair(4), pair(4, shape=(3,))]),
+            r"shape \(3,\), but other users have \(2,\)",
+        ),
+        (broken(train=[pair(4), (pair(4)[0], np.array([0, 1, 2, 3]))]), "must lie in 0..2"),
+        (broken(train=[pair(4), (pair(4)[0], np.array([0, 1, 2, -1]))]), "must lie in 0..2"),
+        (broken(train=[pair(4), (pair(4)[0], np.zeros(3, int))]), "4 inputs but 3 labels"),
+        (broken(train=[pair(4), (pair(4)[0], np.zeros(4))]), "whole numbers"),
+        (broken(train=[pair(4), (np.array(["a"] * 4), np.zeros(4, int))]), "must be numbers"),
+        (broken(train=[pair(4), (np.zeros((4, 2), np.uint8), np.zeros(4, int))]), "one kind"),
+        (broken(names=["a"]), "2 users were given but 1 names"),
+        (broken(test=[pair(4)]), "2 users have training data but 1 test"),
+    ],
+)
+def test_bad_data_is_one_sentence(arguments, sentence):
+    with pytest.raises(UcflError, match=sentence) as caught:
+        Users.from_arrays(**arguments)
+    assert "\n" not in str(caught.value)
+
+
+def write(folder, name, **arrays):
+    np.savez(folder / f"{name}.npz", **arrays)
+
+
+def test_a_folder_with_one_file_per_user(tmp_path):
+    for name, group in (("anna", 1), ("bert", 0)):
+        x, y = pair(20)
+        write(tmp_path, name, x=x, y=y, group=group)
+    users = Users.from_folder(tmp_path)
+    assert users.names == ("anna", "bert")
+    assert users.groups.tolist() == [1, 0]
+    assert users.train.sizes.tolist() == [16, 16]
+
+
+def test_a_folder_with_its_own_splits(tmp_path):
+    x, y = pair(20)
+    for name in "ab":
+        write(tmp_path, name, x_train=x, y_train=y, x_test=x[:7], y_test=y[:7])
+    users = Users.from_folder(tmp_path)
+    assert users.train.sizes.tolist() == [20, 20]
+    assert users.test.sizes.tolist() == [7, 7]
+    assert users.validation.sizes.tolist() == [0, 0]
+    assert users.groups is None
+
+
+def test_broken_folders_are_one_sentence(tmp_path):
+    with pytest.raises(UcflError, match=r"holds no \.npz"):
+        Users.from_folder(tmp_path)
+    x, y = pair(20)
+    write(tmp_path, "a", x=x, y=y)
+    write(tmp_path, "b", x_train=x, y_train=y)
+    with pytest.raises(UcflError, match="laid out unlike"):
+        Users.from_folder(tmp_path)
+    whole = (tmp_path / "a.npz").read_bytes()
+    (tmp_path / "b.npz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UcflError, match=r"b\.npz cannot be read"):
+        Users.from_folder(tmp_path)
+    write(tmp_path, "b", z=x)
+    (tmp_path / "a.npz").unlink()
+    with pytest.raises(UcflError, match="neither x and y nor"):
+        Users.from_folder(tmp_path)
+    write(tmp_path, "a", x_train=x, y_train=y)
+    with pytest.raises(UcflError, match=r"b\.npz has no x_train"):
+        Users.from_folder(tmp_path)

@@ -1,0 +1,144 @@
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from ucfl.errors import UcflError, UcflWarning
+from ucfl.users import SCENARIOS, Scenario, find
+
+
+def test_the_default_scenario_is_the_designs():
+    users = find("rotated-mnist").build(0)
+    assert len(users) == 20
+    assert users.train.sizes.tolist() == [200] * 20
+    assert users.validation.sizes.tolist() == [25] * 20
+    assert users.test.sizes.tolist() == [25] * 20
+    assert torch.bincount(users.groups).tolist() == [5] * 4
+    assert users.input_shape == (1, 28, 28)
+    assert users.train.inputs.dtype == torch.uint8
+
+
+def test_same_seed_same_users_and_another_seed_others():
+    scenario = find("rotated-mnist")
+    assert scenario.build(3).checksum() == scenario.build(3).checksum()
+    assert scenario.build(3).checksum() != scenario.build(4).checksum()
+
+
+def test_rotations_are_the_only_difference_between_groups():
+    shifted = find("rotated-mnist").build(0)
+    plain = find("rotated-mnist").change({"rotations": (0, 0, 0, 0)}).build(0)
+    assert torch.equal(shifted.train.labels, plain.train.labels)
+    for user, group in enumerate(shifted.groups.tolist()):
+        turned = torch.rot90(plain.train.inputs[user], group, dims=(-2, -1))
+        assert torch.equal(shifted.train.inputs[user], turned)
+
+
+def test_label_permutations_are_shared_inside_a_group_and_by_all_splits():
+    scenario = find("rotated-mnist").change({"rotations": (), "permute_labels": True})
+    permuted = scenario.build(0)
+    plain = scenario.change({"permute_labels": False}).build(0)
+    for group in range(4):
+        mapping = {}
+        for user in np.flatnonzero(permuted.groups == group):
+            for split in ("train", "validation", "test"):
+                before, after = plain.split(split), permuted.split(split)
+                n = int(before.sizes[user])
+                for old, new in zip(
+                    before.labels[user, :n].tolist(), after.labels[user, :n].tolist(), strict=True
+                ):
+                    assert mapping.setdefault(old, new) == new
+        assert len(set(mapping.values())) == len(mapping)
+
+
+def test_every_scenario_is_complete_and_listed_under_its_name():
+    assert list(SCENARIOS) == [
+        "rotated-mnist",
+        "emnist-label-shift",
+        "emnist-covariate-shift",
+        "cifar10-concept-shift",
+        "cifar10-covariate-label-shift",
+    ]
+    for name, scenario in SCENARIOS.items():
+        assert scenario.name == name
+        assert scenario.description
+
+
+def test_toml_starts_from_a_base(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('base = "rotated-mnist"\nusers = 8\nlr = 0.2\nrotations = [0, 45, 90, 135]\n')
+    scenario = find(str(file))
+    assert (scenario.name, scenario.users, scenario.lr, scenario.batch) == ("mine", 8, 0.2, 10)
+    assert len(scenario.build(0)) == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"userz": 3}, "did you mean 'users'"),
+        ({"users": 0}, "users: .*greater than or equal to 1"),
+        ({"lr": "fast"}, "lr: .*number"),
+        ({"split": "dirichlet"}, "needs alpha"),
+        ({"split": "sizes"}, "one size per user"),
+        ({"groups": 3}, "4 rotations do not fit 3 groups"),
+        ({"users": 2}, "4 groups need at least as many users"),
+    ],
+)
+def test_bad_fields_are_one_sentence(changes, sentence):
+    with pytest.raises(UcflError, match=sentence) as caught:
+        find("rotated-mnist").change(changes)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_names_and_files_are_one_sentence(tmp_path):
+    with pytest.raises(UcflError, match="did you mean 'rotated-mnist'"):
+        find("rotated-mnits")
+    with pytest.raises(UcflError, match="cannot be read"):
+        find(str(tmp_path / "none.toml"))
+    broken = tmp_path / "broken.toml"
+    broken.write_text("users = = 3")
+    with pytest.raises(UcflError, match="is not TOML"):
+        find(str(broken))
+
+
+def test_a_folder_is_a_scenario_and_its_users_are_taken_as_they_are(tmp_path):
+    for name in "abc":
+        rng = np.random.default_rng(ord(name))
+        np.savez(tmp_path / f"{name}.npz", x=rng.normal(size=(10, 4)), y=np.arange(10) % 2)
+    assert len(find(str(tmp_path)).build(0)) == 3
+    shifted = find("rotated-mnist").change({"dataset": str(tmp_path)})
+    with pytest.raises(UcflError, match="'rotations' does not apply"):
+        shifted.build(0)
+
+
+def test_asking_for_more_points_than_there_are_says_so():
+    with pytest.warns(UcflWarning, match="holds 5,000 of the 9,000 points"):
+        Scenario(points=9000).build(0)
+
+
+def test_own_test_images_need_a_data_set_that_has_some():
+    with pytest.raises(UcflError, match="no test images of its own"):
+        Scenario(test_images=10).build(0)
+
+
+def test_label_shift_on_real_emnist(emnist, monkeypatch):
+    monkeypatch.setenv("UCFL_DATA", str(emnist))
+    users = find("emnist-label-shift").build(0)
+    assert users.classes == 62
+    assert int(users.train.sizes.sum()) == pytest.approx(10_000, abs=20)
+    counts = [
+        torch.bincount(y[:n], minlength=62).double()
+        for y, n in zip(users.train.labels, users.train.sizes, strict=True)
+    ]
+    shares = torch.stack([c / c.sum() for c in counts])
+    overall = torch.stack(counts).sum(0) / torch.stack(counts).sum()
+    assert (shares - overall).abs().sum(1).min() > 0.3  # every user far from the whole
+
+
+def test_covariate_shift_on_real_emnist(emnist, monkeypatch):
+    monkeypatch.setenv("UCFL_DATA", str(emnist))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UcflWarning)  # 116,323 points stand in for 125,000
+        users = find("emnist-covariate-shift").build(0)
+    assert len(users) == 100
+    assert int(users.train.sizes.sum()) == pytest.approx(93_058, abs=100)
