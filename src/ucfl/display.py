@@ -74,7 +74,7 @@ def _plain_lines() -> OnRound:
     began = time.perf_counter()
 
     def show(progress: Progress) -> None:
-        tenth = max(1, progress.rounds // 10)
+        tenth = math.ceil(progress.rounds / 10)
         if progress.round % tenth == 0 or progress.round == progress.rounds:
             notes.print(
                 f"{progress.label}: round {progress.round}/{progress.rounds}, "
@@ -89,7 +89,6 @@ def _plain_lines() -> OnRound:
 def bytes_shown(name: str) -> Iterator[OnBytes]:
     """Show a download as it arrives."""
     if not notes.is_terminal:
-        notes.print(f"fetching {name} …")
         yield lambda done, total: None
         return
     columns = (TextColumn(name), BarColumn(), DownloadColumn(), TransferSpeedColumn())

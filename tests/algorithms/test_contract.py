@@ -1,0 +1,151 @@
+"""What every algorithm promises. A new one joins by being registered.
+
+Everything is in float64: what differs then is a mistake, not rounding.
+"""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from conftest import make_federation, make_users
+from ucfl.algorithms import REGISTRY, find
+from ucfl.federation import Federation
+from ucfl.runs.checkpoint import Checkpoint
+from ucfl.runs.folder import mean, worst
+from ucfl.users import Users
+
+every_algorithm = pytest.mark.parametrize("name", REGISTRY)
+ROUNDS = 3
+
+
+def trained(name, fed, rounds=ROUNDS, state=None, first=1):
+    algorithm = find(name)
+    state = algorithm.start(fed) if state is None else state
+    for t in range(first, rounds + 1):
+        state = algorithm.round(fed, state, t)
+    return algorithm, state
+
+
+def models(name, fed, rounds=ROUNDS):
+    algorithm, state = trained(name, fed, rounds)
+    return algorithm.models(state)
+
+
+@every_algorithm
+def test_one_user_is_plain_sgd(name):
+    fed = make_federation(make_users([20], groups=[0]))
+    theta = fed.initial()
+    for t in range(1, ROUNDS + 1):
+        theta = fed.train(theta, t)
+    assert torch.allclose(models(name, fed), theta, atol=1e-12)
+
+
+@every_algorithm
+def test_identical_users_give_fedavgs_answer(name):
+    one = make_users([20], groups=[0])
+    users = one.select([0, 0, 0, 0])  # the same data, and the same id: the same batches
+    fed = make_federation(users)
+    assert torch.allclose(models(name, fed), models("fedavg", fed), atol=1e-10)
+
+
+@every_algorithm
+def test_renaming_users_permutes_the_result(name, unequal_users):
+    order = [3, 0, 4, 1, 2]
+    before = models(name, make_federation(unequal_users))
+    after = models(name, make_federation(unequal_users.select(order)))
+    assert torch.allclose(after, before[order], atol=1e-10)
+
+
+@every_algorithm
+def test_chunks_and_the_plain_path_change_nothing(name, unequal_users):
+    whole = models(name, make_federation(unequal_users, chunk=5))
+    for path in ({"chunk": 1}, {"chunk": 2}, {"chunk": 3}, {"plain": True}):
+        assert torch.allclose(models(name, make_federation(unequal_users, **path)), whole)
+
+
+@every_algorithm
+def test_a_saved_state_goes_on_as_if_nothing_had_happened(name, unequal_users, tmp_path):
+    fed = make_federation(unequal_users)
+    _, state = trained(name, fed, rounds=1)
+    Checkpoint(1, 0.5, state, {}).save(tmp_path / "c")
+    loaded = Checkpoint.load(tmp_path / "c", torch.device("cpu"))
+    assert (loaded.round, loaded.seconds) == (1, 0.5)
+    assert set(loaded.state) == set(state)
+    algorithm, resumed = trained(name, fed, state=loaded.state, first=2)
+    assert torch.equal(algorithm.models(resumed), models(name, fed))
+
+
+@every_algorithm
+def test_rounds_are_pure(name, unequal_users):
+    fed = make_federation(unequal_users)
+    algorithm, state = trained(name, fed, rounds=1)
+    before = {k: v.clone() if isinstance(v, Tensor) else v for k, v in state.items()}
+    once, twice = (algorithm.round(fed, state, 2) for _ in range(2))
+    assert torch.equal(algorithm.models(once), algorithm.models(twice))
+    for key, value in before.items():
+        same = torch.equal(value, state[key]) if isinstance(value, Tensor) else value == state[key]
+        assert same, f"{key} was changed in place"
+
+
+@every_algorithm
+def test_state_is_tensors_and_plain_values(name, unequal_users):
+    _, state = trained(name, make_federation(unequal_users), rounds=1)
+    assert all(isinstance(v, Tensor | float | int | str | bool) for v in state.values())
+
+
+@every_algorithm
+def test_traffic_is_what_models_can_be_told_apart(name, unequal_users):
+    """Nobody deploys a model that was neither broadcast nor trained at home."""
+    fed = make_federation(unequal_users)
+    algorithm, state = trained(name, fed)
+    traffic = algorithm.traffic(fed, state)
+    assert min(traffic.down, traffic.up, traffic.work) >= 0
+    distinct = len(torch.unique(algorithm.models(state), dim=0))
+    if algorithm.tested_model == "aggregated":
+        assert distinct <= traffic.down
+    if traffic.down == 0:
+        assert traffic.up == 0
+
+
+@every_algorithm
+def test_accuracy_is_well_defined_with_unequal_and_tiny_users(name):
+    rng = np.random.default_rng(0)
+    pairs = [(rng.normal(size=(n, 6)), rng.integers(0, 3, n)) for n in (1, 2, 3, 40)]
+    users = Users.from_arrays(pairs, classes=3, groups=[0, 0, 1, 1])
+    fed = make_federation(users, "logistic")
+    accuracy = fed.accuracy(models(name, fed)).numpy()
+    assert 0 <= worst(accuracy) <= mean(accuracy) <= 100
+
+
+@every_algorithm
+def test_it_trains_batchnorm_models_and_buffers_stay_finite(name):
+    users = make_users([9, 30, 4], shape=(1, 8, 8), groups=[0, 0, 1])
+    fed = make_federation(users, "vgg", batch=4)
+    theta = models(name, fed, rounds=2)
+    assert torch.isfinite(theta).all()
+    start = fed.initial()[:, fed.rows.trainable :]
+    assert not torch.equal(theta[:, fed.rows.trainable :], start)
+
+
+@every_algorithm
+def test_it_describes_itself(name):
+    kind = REGISTRY[name]
+    assert kind.name == name
+    assert kind.reference
+    assert kind.tested_model in ("aggregated", "personalised", "local")
+    assert dataclasses.is_dataclass(kind)
+    assert kind.__dataclass_params__.frozen
+    assert find(name).label == name
+
+
+def test_every_user_is_a_federation_member_on_its_own_data(unequal_users):
+    """Local training of a user does not depend on who else is there."""
+    fed = make_federation(unequal_users)
+    together = fed.train(fed.initial(), 1)
+    for user in range(fed.m):
+        alone = make_federation(unequal_users.select([user]))
+        assert isinstance(alone, Federation)
+        assert torch.allclose(alone.train(alone.initial(), 1)[0], together[user], atol=1e-12)

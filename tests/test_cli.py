@@ -1,0 +1,183 @@
+"""The command line as a person meets it: real processes, exit codes, what is printed where."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from runs.test_runs import ucfl_command, write_users
+from ucfl.cli import _seeds, _toml
+from ucfl.errors import UcflError
+from ucfl.users import SCENARIOS, find
+
+
+@pytest.fixture
+def data(tmp_path):
+    write_users(tmp_path / "data")
+    return tmp_path / "data"
+
+
+def ucfl(*arguments, cwd, **environment):
+    return subprocess.run(
+        ucfl_command(*arguments),
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "UCFL_DATA": str(cwd / "no-data"), **environment},
+        check=False,
+    )
+
+
+def test_run_prints_a_table_and_says_where_it_is(data, tmp_path):
+    done = ucfl("run", data, "--model", "mlp", "--rounds", 3, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "fedavg" in done.stdout
+    assert "The run is in runs/data-fedavg-3rounds-seed0-" in done.stdout
+    assert "round 3/3" in done.stderr  # plain lines, since nobody watches
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_compare_prints_one_object_and_nothing_else(data, tmp_path):
+    done = ucfl(
+        "compare", data, "--model", "mlp", "--rounds", 2, "--algorithms", "fedavg,local",
+        "--seeds", "0-1", "--json", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert set(result) == {"scenario", "rounds", "seeds", "algorithms"}
+    assert result["seeds"] == [0, 1]
+    for row in result["algorithms"].values():
+        for part in ("mean", "worst"):
+            assert 0 <= row[part]["final"] <= 100
+            assert 0 <= row[part]["best"] <= 100
+        assert {"std", "tested_model", "traffic", "seconds"} <= set(row)
+
+
+def test_lists(tmp_path):
+    for command in ("scenarios", "algorithms", "data"):
+        assert ucfl(command, cwd=tmp_path).returncode == 0
+        assert json.loads(ucfl(command, "--json", cwd=tmp_path).stdout)
+
+
+def test_every_scenario_prints_as_a_toml_file_that_gives_it_back(tmp_path):
+    for name, scenario in SCENARIOS.items():
+        file = tmp_path / f"{name}.toml"
+        file.write_text(_toml(scenario))
+        assert find(str(file)) == scenario
+
+
+def bad_folder(tmp_path, name, **arrays):
+    folder = tmp_path / name
+    folder.mkdir()
+    good = {"x": np.zeros((10, 4)), "y": np.arange(10) % 2}
+    np.savez(folder / "a.npz", **good)
+    np.savez(folder / "b.npz", **{**good, **arrays})
+    return folder
+
+
+def mistakes(tmp_path):
+    """What a person may type, and a word of the answer."""
+    x = np.zeros((10, 4))
+    bad = {
+        "nan": {"x": np.full((10, 4), np.nan)},
+        "shape": {"x": np.zeros((10, 5))},
+        "empty": {"x": x[:0], "y": np.arange(0)},
+        "labels": {"y": np.arange(10) - 1},
+    }
+    folders = {name: bad_folder(tmp_path, name, **arrays) for name, arrays in bad.items()}
+    cut = bad_folder(tmp_path, "cut")
+    (cut / "b.npz").write_bytes((cut / "b.npz").read_bytes()[:200])
+    (tmp_path / "file").write_text("")
+    good = bad_folder(tmp_path, "good")
+    return [
+        (["run", "rotated-mnits"], "did you mean 'rotated-mnist'"),
+        (["run", "--algorithm", "fedagv"], "did you mean 'fedavg'"),
+        (["compare", "--algorithms", "fedavg,locla"], "did you mean 'local'"),
+        (["run", "emnist-label-shift"], "ucfl data fetch emnist"),
+        (["run", "cifar10-concept-shift"], "ucfl data fetch cifar10"),
+        (["run", folders["nan"]], "NaN"),
+        (["run", folders["shape"]], "shape"),
+        (["run", folders["empty"]], "b has no training data"),
+        (["run", folders["labels"]], "must lie in"),
+        (["run", cut], "cannot be read"),
+        (["run", tmp_path], "unknown scenario|holds no .npz"),
+        (["run", good, "--model", "mlp", "--out", tmp_path / "file"], "is a file"),
+        (["run", good, "--model", "mlp", "--out", tmp_path / "file" / "x"], "cannot be written"),
+        (["run", good, "--model", "mlp", "--algorithm", "oracle"], "true groups"),
+        (["run", good], "choose model mlp"),
+        (["run", "--set", "lr=fast"], "lr"),
+        (["run", "--set", "lr"], "FIELD=VALUE"),
+        (["run", "--set", "userz=3"], "did you mean 'users'"),
+        (["run", "--rounds", "0"], "--rounds"),
+        (["run", "--device", "quantum"], "cannot be used here"),
+        (["compare", "--seeds", "a-b"], "--seeds takes"),
+        (["compare", "--algorithms", ""], "unknown algorithm"),
+        (["run", "--no-such-option"], "--no-such-option"),
+        (["fly"], "fly"),
+        (["data", "fetch", "imagenet"], "unknown data set"),
+        (["data", "import", "emnist", tmp_path / "nowhere"], "does not exist"),
+        (["data", "verify", "cifar10"], "ucfl data fetch cifar10"),
+    ]  # fmt: skip
+
+
+def test_mistakes_get_one_sentence_and_exit_code_2(tmp_path, monkeypatch, capfd):
+    """In one process, for speed; `main` is what the installed command calls."""
+    from ucfl import cli
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("UCFL_DATA", str(tmp_path / "no-data"))
+    cases = mistakes(tmp_path)
+    before = {str(p) for p in tmp_path.rglob("*")}
+    for arguments, word in cases:
+        monkeypatch.setattr(sys, "argv", ["ucfl", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capfd.readouterr()
+        assert stop.value.code == 2, (arguments, err)
+        assert out == "", arguments
+        assert err.startswith("ucfl: "), arguments
+        assert err.count("\n") == 1, (arguments, err)
+        assert any(part in err for part in word.split("|")), (arguments, err)
+        assert {str(p) for p in tmp_path.rglob("*")} == before, arguments
+
+
+def test_the_process_itself_exits_with_2_and_shows_no_traceback(tmp_path):
+    done = ucfl("run", "rotated-mnits", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("ucfl: unknown scenario")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_says_how_to_go_on(data, tmp_path, number):
+    options = ["run", data, "--model", "mlp", "--rounds", 500, "--out", tmp_path / "r"]
+    process = subprocess.Popen(
+        ucfl_command(*options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    first = process.stderr.readline()  # a tenth of the rounds is done
+    assert "round 50/500" in first
+    process.send_signal(number)
+    err = process.stderr.read()
+    assert process.wait() == 130
+    assert "--resume goes on" in err
+    longer = [*options[:4], "--rounds", 501, *options[6:], "--resume"]
+    assert ucfl(*longer, cwd=tmp_path).returncode == 0
+
+
+def test_seeds():
+    assert _seeds("0") == [0]
+    assert _seeds("0-2,7") == [0, 1, 2, 7]
+    for bad in ("", "x", "1-", "-1"):
+        with pytest.raises(UcflError):
+            _seeds(bad)
+
+
+def test_help_for_everything(tmp_path):
+    for command in ([], ["run"], ["compare"]):
+        done = ucfl(*command, "--help", cwd=tmp_path)
+        assert done.returncode == 0
+        assert "Usage" in done.stdout
