@@ -24,6 +24,7 @@ from ucfl.users import SCENARIOS, Scenario, acquire, datasets, find
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
+    pretty_exceptions_enable=False,
     help="User-centric federated learning: every user gets its own mixture of everyone's updates.",
 )
 data_app = typer.Typer(no_args_is_help=False, help="Where data sets are; fetch, import, verify.")
@@ -83,6 +84,7 @@ def run_command(
             plain=plain,
             checkpoint_seconds=checkpoint_seconds,
             on_round=on_round,
+            on_note=_say,
         )
     comparison = runs.Comparison(chosen, (seed,), {result.algorithm.label: [result]})
     if as_json:
@@ -140,6 +142,7 @@ def compare_command(
             chunk=chunk,
             plain=plain,
             on_round=on_round,
+            on_note=_say,
         )
     result = comparison.to_json()
     if as_json:

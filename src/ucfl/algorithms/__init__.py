@@ -4,11 +4,13 @@ from ucfl.algorithms.algorithm import Algorithm, State
 from ucfl.algorithms.fedavg import FedAvg
 from ucfl.algorithms.local import Local
 from ucfl.algorithms.oracle import Oracle
+from ucfl.algorithms.user_centric import ParallelUserCentric, UserCentric
 from ucfl.errors import UcflError, check_name
 
 #: Every algorithm by its name.
 REGISTRY: dict[str, type[Algorithm]] = {
-    algorithm.name: algorithm for algorithm in (FedAvg, Local, Oracle)
+    algorithm.name: algorithm
+    for algorithm in (FedAvg, Local, Oracle, UserCentric, ParallelUserCentric)
 }
 
 

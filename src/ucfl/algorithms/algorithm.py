@@ -19,6 +19,13 @@ from ucfl.wireless import Traffic
 State = Mapping[str, Tensor | float | int | str | bool]
 
 
+def tensor(state: State, name: str) -> Tensor:
+    """One of a state's tensors."""
+    value = state[name]
+    assert isinstance(value, Tensor)
+    return value
+
+
 @dataclass(frozen=True)
 class Algorithm(ABC):
     """A federated method. Fields are its hyper-parameters; nothing else is kept in the object."""
@@ -43,11 +50,17 @@ class Algorithm(ABC):
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """What a round sends and computes."""
 
+    def start_traffic(self, fed: Federation, state: State) -> Traffic:
+        """What happens once, before the first round; most algorithms have nothing."""
+        return Traffic(down=0, up=0, work=0)
+
     def models(self, state: State) -> Tensor:
         """Θ: the model that each user would deploy now."""
-        theta = state["theta"]
-        assert isinstance(theta, Tensor)
-        return theta
+        return tensor(state, "theta")
+
+    def describe(self, state: State) -> str:
+        """What a person should know after the start, in plain words; most have nothing to say."""
+        return ""
 
     @property
     def label(self) -> str:

@@ -1,5 +1,18 @@
 """Who learns from whom (paper, sec. III-IV): pure array functions."""
 
+from ucfl.collaboration.diagnosis import Diagnosis, noise_floor, spread
 from ucfl.collaboration.mixing import Mixing
+from ucfl.collaboration.streams import StreamPlan, choose_streams, fixed_streams
+from ucfl.collaboration.weights import collaboration_weights, gradient_distances
 
-__all__ = ["Mixing"]
+__all__ = [
+    "Diagnosis",
+    "Mixing",
+    "StreamPlan",
+    "choose_streams",
+    "collaboration_weights",
+    "fixed_streams",
+    "gradient_distances",
+    "noise_floor",
+    "spread",
+]

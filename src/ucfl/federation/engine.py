@@ -59,6 +59,7 @@ class Federation:
         training: LocalTraining | None = None,
         device: str | torch.device = "cpu",
         seed: int = 0,
+        variance_batch: float = 1 / 3,
         chunk: int | None = None,
         plain: bool = False,
     ) -> None:
@@ -66,6 +67,7 @@ class Federation:
         self.users = users.to(self.device)
         self.training = training or LocalTraining()
         self.seed = seed
+        self.variance_batch = variance_batch
         self._template = copy.deepcopy(model)
         self._model, self._moment = adapt(model)
         self._model.to(self.device)
@@ -145,15 +147,18 @@ class Federation:
             velocity, weights, rest = new_velocity, new_weights, new_rest
         return torch.cat([weights, rest], dim=1)
 
-    def collaboration_round(self, theta: Tensor, batch: float) -> Gradients:
+    def collaboration_round(self, theta: Tensor, batch: float | None = None) -> Gradients:
         """Each user's full gradient at its row of Θ, and its variance (paper, eq. 9).
 
-        ``batch`` is n_k: a share of the user's data if below 1, else a number of examples. One
-        pass over the data: K = ⌊n_i / n_k⌋ disjoint random batches give the variance about the
-        full gradient; what is left over counts towards the full gradient only.
+        ``batch`` is n_k (None: the federation's ``variance_batch``): a share of the user's data
+        if below 1, else a number of examples. One pass over the data: K = ⌊n_i / n_k⌋ disjoint
+        random batches give the variance about the full gradient; what is left over counts
+        towards the full gradient only.
         """
-        sizes = self.sizes
-        n_k = (sizes * batch).floor().long() if batch < 1 else torch.full_like(sizes, int(batch))
+        sizes, batch = self.sizes, self.variance_batch if batch is None else batch
+        n_k = torch.full_like(sizes, int(batch))
+        if batch < 1:
+            n_k = (sizes.double() * batch + 1e-9).floor().long()  # a third of 300 is 100
         n_k = torch.minimum(n_k.clamp(min=1), sizes)
         widest = int(n_k.max())
         at_once = max(1, self.chunk * self.training.batch // widest)

@@ -1,0 +1,149 @@
+"""User-centric federated learning: every user gets its own mixture of everyone's models."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ucfl.algorithms.algorithm import Algorithm, State, tensor
+from ucfl.collaboration import (
+    Diagnosis,
+    Mixing,
+    choose_streams,
+    collaboration_weights,
+    fixed_streams,
+    spread,
+)
+from ucfl.errors import UcflError, UcflWarning
+from ucfl.federation import Federation, Gradients
+from ucfl.wireless import Traffic
+
+#: The silhouette is only reported, not decided by, when the number of streams is given.
+REPORTED_STREAMS = 100
+
+
+@dataclass(frozen=True)
+class UserCentric(Algorithm):
+    """θ_i ← Σ_j w_ij θ_j, w from one collaboration round (paper, Algorithm 1, eq. 7 and 8).
+
+    ``streams``: ``all`` (one per user), ``auto`` (the silhouette decides, Algorithm 2) or k.
+    ``variance_batch``: n_k of eq. 9; None takes the scenario's.
+    """
+
+    streams: int | Literal["all", "auto"] = "all"
+    variance_batch: float | None = None
+
+    name: ClassVar[str] = "user-centric"
+    reference: ClassVar[str] = "paper, Algorithms 1 and 2"
+    tested_model: ClassVar[str] = "aggregated"
+
+    def check(self, fed: Federation) -> None:
+        """As many streams as users at most."""
+        if isinstance(self.streams, int) and not 1 <= self.streams <= fed.m:
+            raise UcflError(f"{self.streams} streams do not fit {fed.m} users; choose 1..{fed.m}.")
+
+    def start(self, fed: Federation) -> State:
+        """The collaboration round: gradients at θ⁰ decide who learns from whom."""
+        theta = fed.initial()
+        found = fed.collaboration_round(theta, self.variance_batch)
+        _warn_of_single_batches(fed, found)
+        weights = collaboration_weights(found.full, found.variances, fed.sizes)
+        cap = None if self.streams == "auto" else min(fed.m, REPORTED_STREAMS)
+        plan = suggested = choose_streams(weights, max_streams=cap, seed=fed.seed)
+        if self.streams != "auto":
+            count = fed.m if self.streams == "all" else self.streams
+            plan = fixed_streams(weights, count, seed=fed.seed)
+        diagnosis = Diagnosis(
+            fed.m,
+            spread(found.full, found.variances, found.batches),
+            suggested.count,
+            suggested.silhouettes[suggested.count],
+        )
+        if fed.m > 1 and not diagnosis.separates:
+            warnings.warn(str(diagnosis), UcflWarning, stacklevel=2)
+        mixing = plan.mixing()
+        return {
+            "theta": theta,
+            "streams": mixing.streams.to(fed.device),
+            "labels": mixing.labels.to(fed.device),
+            "weights": weights,
+            "silhouettes": torch.tensor(list(suggested.silhouettes.values())),
+            "spread": diagnosis.spread,
+            "suggested": suggested.count,
+        }
+
+    def round(self, fed: Federation, state: State, t: int) -> State:
+        """Train everywhere, mix."""
+        return {**state, "theta": self.mixing(state) @ fed.train(self.models(state), t)}
+
+    def traffic(self, fed: Federation, state: State) -> Traffic:
+        """A broadcast per stream, one model up per user."""
+        return Traffic(down=self.mixing(state).count, up=1)
+
+    def start_traffic(self, fed: Federation, state: State) -> Traffic:
+        """θ⁰ down, a gradient as large as the model up, one pass over the data."""
+        return Traffic(down=1, up=1, work=1 / fed.training.epochs)
+
+    def describe(self, state: State) -> str:
+        """What the collaboration round found, in plain words."""
+        silhouettes, suggested = tensor(state, "silhouettes"), int(state["suggested"])
+        spread = float(state["spread"])
+        users = len(tensor(state, "labels"))
+        return str(Diagnosis(users, spread, suggested, float(silhouettes[suggested - 1])))
+
+    @staticmethod
+    def mixing(state: State) -> Mixing:
+        """Who learns from whom, as the collaboration round decided."""
+        return Mixing(tensor(state, "streams"), tensor(state, "labels"))
+
+
+def _warn_of_single_batches(fed: Federation, found: Gradients) -> None:
+    """Name the users whose variance rests on one batch; without any, a user learns alone."""
+    single = torch.nonzero(found.batches < 2)[:, 0].tolist()
+    if fed.m == 1 or not single:
+        return
+    names = ", ".join(fed.users.names[i] for i in single[:3]) + (" …" if len(single) > 3 else "")
+    alone = int((found.variances == 0).sum())
+    warnings.warn(
+        f"{len(single)} of {fed.m} users ({names}) have too little data for two batches of n_k = "
+        f"{int(found.batch[single[0]])} examples, so their gradients' variance is a guess from "
+        f"one batch{f' (and zero for {alone}: they learn alone)' if alone else ''}; choose "
+        "variance_batch at most half of each user's data.",
+        UcflWarning,
+        stacklevel=3,
+    )
+
+
+@dataclass(frozen=True)
+class ParallelUserCentric(UserCentric):
+    """θ_s ← Σ_j c_sj θ_sj, every user training every stream's model (paper, eq. 13).
+
+    Minimises each stream's weighted loss (eq. 4) exactly, for k times the work and the uplink.
+    (The text below eq. 13 starts user j from θ_j; the upper bound it describes, and a common
+    launch model, need θ_s.)
+    """
+
+    name: ClassVar[str] = "parallel-user-centric"
+    reference: ClassVar[str] = "paper, sec. V-F, eq. 13"
+
+    def round(self, fed: Federation, state: State, t: int) -> State:
+        """Each stream's model visits every user."""
+        mixing, theta = self.mixing(state), self.models(state)
+        first = [int((mixing.labels == s).nonzero()[0]) for s in range(mixing.count)]
+        launched: list[Tensor] = [theta[user].expand(fed.m, -1) for user in first]
+        streams = torch.stack(
+            [
+                rule.to(theta.dtype) @ fed.train(start, t)
+                for rule, start in zip(mixing.streams, launched, strict=True)
+            ]
+        )
+        return {**state, "theta": streams[mixing.labels]}
+
+    def traffic(self, fed: Federation, state: State) -> Traffic:
+        """Every stream's model goes down to all, comes back from all, and is trained by all."""
+        count = self.mixing(state).count
+        return Traffic(down=count, up=count, work=count)

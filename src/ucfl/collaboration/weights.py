@@ -1,0 +1,67 @@
+"""Collaboration weights from gradients (paper, sec. IV-A)."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ucfl.errors import UcflError
+
+Array = TypeVar("Array", NDArray[Any], Tensor)
+
+
+def gradient_distances(gradients: Array) -> Array:
+    """Δ_ij = ‖g_i − g_j‖² for all pairs, in float64.
+
+    Distances do not change when the mean gradient is taken off first, and then
+    ‖g_i‖² + ‖g_j‖² − 2 g_i·g_j loses no more than rounding of the largest distance.
+    """
+    g = _double(gradients)
+    g = g - g.mean(0)
+    squares = g.square().sum(1)
+    distances = (squares[:, None] + squares[None, :] - 2 * (g @ g.T)).clamp(min=0)
+    distances.fill_diagonal_(0)
+    return _like(gradients, (distances + distances.T) / 2)
+
+
+def collaboration_weights(gradients: Array, variances: Array, sizes: Array) -> Array:
+    """W of eq. 7: w_ij ∝ n_j exp(−Δ_ij / (2 σ_i σ_j)), rows summing to one.
+
+    The printed denominator reads σ_i σ_j where the sum runs over j'; it must be σ_i σ_j'. The
+    factor 1/n_i cancels. Computed in the log domain and float64, so that an exponent of −10⁵
+    underflows only where its weight is truly nothing.
+
+    A variance of zero is the paper's limit of infinite local data: the user learns alone, but for
+    users whose gradient equals its own.
+    """
+    distances = gradient_distances(gradients)
+    return weights_from_distances(distances, variances, sizes)
+
+
+def weights_from_distances(distances: Array, variances: Array, sizes: Array) -> Array:
+    """Eq. 7 for distances Δ that are known."""
+    delta, variance, size = (_double(a) for a in (distances, variances, sizes))
+    if not torch.isfinite(delta).all():
+        raise UcflError("gradients hold NaN or infinite values; lower the learning rate or check "
+                        "the data.")  # fmt: skip
+    if not (torch.isfinite(variance).all() and (variance >= 0).all()):
+        raise UcflError("gradient variances must be finite and not negative.")
+    if not (size > 0).all():
+        raise UcflError("every user needs at least one example.")
+    sigma = variance.sqrt()
+    width = 2 * sigma[:, None] * sigma[None, :]
+    exponent = torch.where(delta == 0, 0.0, -delta / width)
+    return _like(distances, torch.softmax(size.log() + exponent, dim=1))
+
+
+def _double(array: NDArray[Any] | Tensor) -> Tensor:
+    return torch.as_tensor(array).double()
+
+
+def _like(given: Array, result: Tensor) -> Array:
+    """The result as the kind of array that was given."""
+    return result if isinstance(given, Tensor) else np.asarray(result.numpy())
