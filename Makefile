@@ -6,7 +6,8 @@ READY := .venv/.ready
 .PHONY: demo test test-long lint format bench clean
 
 demo: $(READY)
-	$(BIN)/ucfl compare rotated-mnist --algorithms fedavg,local,oracle --rounds 15 --out runs/demo --fresh
+	$(BIN)/ucfl compare rotated-mnist --algorithms fedavg,local,oracle,user-centric:streams=auto \
+		--rounds 15 --out runs/demo --fresh
 
 test: lint
 	$(BIN)/pytest -m "not long"
@@ -26,6 +27,7 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/chunks.py
+	$(BIN)/python benchmarks/streams.py
 
 # constraints.txt pins torch: left free, it pulls several gigabytes of CUDA.
 $(READY): pyproject.toml constraints.txt

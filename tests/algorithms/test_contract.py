@@ -17,6 +17,8 @@ from ucfl.runs.checkpoint import Checkpoint
 from ucfl.runs.folder import mean, worst
 from ucfl.users import Users
 
+# Small random users are alike, and some have a single example; both are warned of.
+pytestmark = pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")
 every_algorithm = pytest.mark.parametrize("name", REGISTRY)
 ROUNDS = 3
 

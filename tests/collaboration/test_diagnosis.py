@@ -1,0 +1,54 @@
+import math
+
+import pytest
+import torch
+
+from ucfl.collaboration import Diagnosis, noise_floor, spread
+
+
+def drawn_round(m, n, k, distance, seed=0, dimensions=400):
+    """Gradients and eq. 9's variances of users whose examples have unit variance."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = distance * torch.randn(m, dimensions, generator=generator)
+    examples = centres[:, None] + torch.randn(m, n, dimensions, generator=generator)
+    full = examples.mean(1)
+    batches = examples.view(m, k, n // k, dimensions).mean(2)
+    variances = (batches - full[:, None]).square().sum(2).mean(1)
+    return full, variances, torch.full((m,), k)
+
+
+@pytest.mark.parametrize("k", [2, 3, 10, 30])
+def test_the_noise_floor_is_the_variance_of_the_full_gradient_for_any_batch(k):
+    full, variances, batches = drawn_round(60, 60, k, 0.0)
+    assert noise_floor(variances, batches).mean().item() == pytest.approx(400 / 60, rel=0.05)
+    assert spread(full, variances, batches) == pytest.approx(1.0, abs=0.05)
+
+
+def test_spread_grows_with_the_distance_between_users():
+    near = spread(*drawn_round(20, 60, 3, 0.1))
+    far = spread(*drawn_round(20, 60, 3, 0.5))
+    assert 1.3 < near < far
+
+
+def test_spread_is_unknown_where_variances_rest_on_one_batch():
+    full, variances, _ = drawn_round(4, 6, 3, 0.0)
+    assert math.isnan(spread(full, variances, torch.ones(4, dtype=torch.int64)))
+    some = spread(full, variances, torch.tensor([3, 3, 1, 1]))
+    assert math.isfinite(some)
+
+
+@pytest.mark.parametrize(
+    ("diagnosis", "words"),
+    [
+        (Diagnosis(20, 2.5, 4, 0.5), "suggests k = 4"),
+        (Diagnosis(20, 1.1, 4, 0.5), "hardly tell users apart"),
+        (Diagnosis(20, 1.1, 4, 0.5), "initialisation"),
+        (Diagnosis(20, 20.0, 2, 0.1), "by degrees"),
+        (Diagnosis(20, float("nan"), 4, 0.5), "too few batches"),
+        (Diagnosis(1, float("nan"), 1, 0.0), "One user"),
+    ],
+)
+def test_the_diagnosis_in_words(diagnosis, words):
+    assert words in str(diagnosis)
+    assert "\n" not in str(diagnosis)
+    assert "nan" not in str(diagnosis)
