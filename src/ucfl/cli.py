@@ -178,13 +178,13 @@ def algorithms_command(as_json: Json = False) -> None:
     if as_json:
         _print_json(
             {
-                name: {"reference": kind.reference, "tested_model": kind.tested_model}
+                name: {"reference": kind.reference, "tested_model": kind().tested_model}
                 for name, kind in REGISTRY.items()
             }
         )
         return
     rows = [
-        [name, kind.tested_model, (kind.__doc__ or "").splitlines()[0], kind.reference]
+        [name, kind().tested_model, (kind.__doc__ or "").splitlines()[0], kind.reference]
         for name, kind in REGISTRY.items()
     ]
     display.show_table(["algorithm", "tested model", "what it does", "reference"], rows)

@@ -12,7 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from ucfl.errors import UcflError, check_name
-from ucfl.federation import Federation
+from ucfl.federation import Federation, LocalTraining
+from ucfl.users import Split
 from ucfl.wireless import Traffic
 
 #: Tensors and plain values by name: all that an algorithm remembers. It is saved as it stands.
@@ -57,6 +58,14 @@ class Algorithm(ABC):
     def models(self, state: State) -> Tensor:
         """Θ: the model that each user would deploy now."""
         return tensor(state, "theta")
+
+    def accuracy(self, fed: Federation, state: State, split: Split = "test") -> Tensor:
+        """Each user's accuracy with the model that it would deploy."""
+        return fed.accuracy(self.models(state), split)
+
+    def training(self, fed: Federation) -> LocalTraining:
+        """How users train; the scenario's, unless the method has its own settings."""
+        return fed.training
 
     def describe(self, state: State) -> str:
         """What a person should know after the start, in plain words; most have nothing to say."""

@@ -1,7 +1,16 @@
 """All users at once: models as rows of Θ, the training engine, losses and accuracy."""
 
 from ucfl.federation.engine import Federation, Gradients
-from ucfl.federation.models import MODELS, create, initialise
+from ucfl.federation.models import MODELS, create, initialise, reinitialised
 from ucfl.federation.training import LocalTraining, Pull
 
-__all__ = ["MODELS", "Federation", "Gradients", "LocalTraining", "Pull", "create", "initialise"]
+__all__ = [
+    "MODELS",
+    "Federation",
+    "Gradients",
+    "LocalTraining",
+    "Pull",
+    "create",
+    "initialise",
+    "reinitialised",
+]

@@ -17,14 +17,15 @@ from ucfl.users import Users
 class Batch:
     """One step of several users, stacked.
 
-    ``real`` marks the examples that are not padding (None: all), ``count`` says how many they
-    are, ``key`` names the step for random layers. ``idle`` marks users that have had all their
-    steps; what they compute is dropped (None: nobody).
+    ``real`` marks the examples that are not padding (None: all), ``weights`` scales their losses
+    (None: by 1), ``count`` says how many are real, ``key`` names the step for random layers.
+    ``idle`` marks users that have had all their steps; what they compute is dropped (None: nobody).
     """
 
     inputs: Tensor
     labels: Tensor
     real: Tensor | None
+    weights: Tensor | None
     count: Tensor
     key: Tensor
     idle: Tensor | None
@@ -32,7 +33,12 @@ class Batch:
     @property
     def arguments(self) -> tuple[Any, ...]:
         """What a loss needs of the batch, each with users first or None."""
-        return self.inputs, self.labels, self.real, self.count, self.key
+        return self.inputs, self.labels, self.real, self.weights, self.count, self.key
+
+    def part(self, users: Tensor) -> Batch:
+        """Some of the users."""
+        parts: Any = [a if a is None else a[users] for a in (*self.arguments, self.idle)]
+        return Batch(*parts)
 
 
 def passes(sizes: Tensor, batch: Tensor) -> Tensor:
@@ -41,13 +47,21 @@ def passes(sizes: Tensor, batch: Tensor) -> Tensor:
 
 
 def batches(
-    data: Users, users: Tensor, seed: int, t: int, batch: Tensor, steps: Tensor, padded: int
+    data: Users,
+    users: Tensor,
+    seed: int,
+    t: int,
+    batch: Tensor,
+    steps: Tensor,
+    padded: int,
+    weights: Tensor | None = None,
 ) -> Iterator[Batch]:
     """The training batches of some users, step by step.
 
     Step s of user i is the (s mod S_i)-th batch of ``batch[i]`` examples in its (s div S_i)-th
     pass; every pass is a new random order, and its last batch may be short. Stacked batches are
-    ``padded`` to one width, or, with 0, cut to the first user's.
+    ``padded`` to one width, or, with 0, cut to the first user's. ``weights`` [m, n] are those of
+    all users' examples.
     """
     device, train = users.device, data.train
     sizes, ids = train.sizes[users], data.ids[users]
@@ -71,6 +85,7 @@ def batches(
             train.inputs[users[:, None], index],
             train.labels[users[:, None], index],
             column < count[:, None] if padded else None,
+            None if weights is None else weights[users[:, None], index],
             count,
             counter_hash(seed, t, ids, step),
             None if step < fewest else (step >= steps)[:, None],

@@ -33,6 +33,11 @@ def counter_hash(*key: Tensor | int) -> Tensor:
     return torch.as_tensor(h)
 
 
+def uniform(*key: Tensor | int) -> Tensor:
+    """A number in [0, 1), as float64, of a key."""
+    return counter_hash(*key).double() / (_LOW + 1)
+
+
 def orders(seed: int, t: int, ids: Tensor, sizes: Tensor, epochs: int, longest: int) -> Tensor:
     """[users, epochs, longest]: a random order of each user's examples, padding last."""
     device = ids.device

@@ -102,6 +102,19 @@ class Federation:
         """The model of a row of Θ, to be used outside the federation."""
         return self.rows.module(row, self._template).eval()
 
+    def with_model(self, model: nn.Module) -> Federation:
+        """The same users with another model."""
+        return Federation(
+            self.users,
+            model,
+            training=self.training,
+            device=self.device,
+            seed=self.seed,
+            variance_batch=self.variance_batch,
+            chunk=self.chunk,
+            plain=self.plain,
+        )
+
     # -- training ---------------------------------------------------------------------------
 
     def train(
@@ -110,31 +123,53 @@ class Federation:
         t: int,
         pull: Pull | None = None,
         training: LocalTraining | None = None,
+        example_weights: Tensor | None = None,
     ) -> Tensor:
         """Local SGD for every user in round t, from its row of Θ; the new Θ.
 
-        The batches depend on (seed, t, user) alone.
+        The batches depend on (seed, t, user) alone. ``example_weights`` [m, n] scale the losses
+        of the users' training examples.
         """
         training = training or self.training
         return torch.cat(
             [
-                self._train_chunk(theta, users, t, pull, training)[:real]
+                self._train_chunk(theta, users, t, pull, training, example_weights)[:real]
                 for users, real in self._chunks()
             ]
         )
 
+    def steps_of(self, training: LocalTraining) -> Tensor:
+        """K_i: how many steps each user takes in a round."""
+        if training.steps is not None:
+            return torch.full_like(self.sizes, training.steps)
+        return passes(self.sizes, torch.full_like(self.sizes, training.batch)) * training.epochs
+
+    def walk(self, t: int, training: LocalTraining) -> Iterator[Step]:
+        """The round's batches one after another, for algorithms with a loop of their own."""
+        everyone = torch.arange(self.m, device=self.device)
+        batch = torch.full_like(self.sizes, training.batch)
+        padded = 0 if self._alike else training.batch
+        for one in batches(
+            self.users, everyone, self.seed, t, batch, self.steps_of(training), padded
+        ):
+            yield Step(self, one, training.lr)
+
     def _train_chunk(
-        self, theta: Tensor, users: Tensor, t: int, pull: Pull | None, training: LocalTraining
+        self,
+        theta: Tensor,
+        users: Tensor,
+        t: int,
+        pull: Pull | None,
+        training: LocalTraining,
+        example_weights: Tensor | None,
     ) -> Tensor:
-        cut, sizes = self.rows.trainable, self.sizes[users]
+        cut = self.rows.trainable
         weights, rest = theta[users, :cut], theta[users, cut:]
         velocity = torch.zeros_like(weights)
         added = pull.at(users, cut) if pull else None
-        batch = torch.full_like(sizes, training.batch)
-        steps = passes(sizes, batch) * training.epochs
-        if training.steps is not None:
-            steps = torch.full_like(sizes, training.steps)
-        for step in self._batches(users, t, batch, steps, training.batch):
+        batch = torch.full_like(users, training.batch)
+        steps = self.steps_of(training)[users]
+        for step in self._batches(users, t, batch, steps, training.batch, example_weights):
             slope, new_rest = self._gradient(weights, rest, step)
             if added is not None:
                 slope = slope + added(weights)
@@ -208,10 +243,16 @@ class Federation:
                 yield (users.repeat(2) if lone else users), len(users)
 
     def _batches(
-        self, users: Tensor, t: int, batch: Tensor, steps: Tensor, widest: int
+        self,
+        users: Tensor,
+        t: int,
+        batch: Tensor,
+        steps: Tensor,
+        widest: int,
+        weights: Tensor | None = None,
     ) -> Iterator[Batch]:
         padded = 0 if self._alike or self.plain else widest
-        return batches(self.users, users, self.seed, t, batch, steps, padded)
+        return batches(self.users, users, self.seed, t, batch, steps, padded, weights)
 
     def _gradient(self, weights: Tensor, rest: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Each user's gradient on its batch, and the buffers that came out."""
@@ -234,6 +275,7 @@ class Federation:
         inputs: Tensor,
         labels: Tensor,
         real: Tensor | None,
+        importance: Tensor | None,
         count: Tensor,
         key: Tensor,
     ) -> tuple[Tensor, Tensor]:
@@ -244,6 +286,8 @@ class Federation:
         losses = F.cross_entropy(outputs, labels, reduction="none")
         if real is not None:
             losses = losses * real
+        if importance is not None:
+            losses = losses * importance
         return losses.sum() / count, self.rows.rest(tensors)
 
     # -- evaluation -------------------------------------------------------------------------
@@ -260,6 +304,17 @@ class Federation:
         """Mean loss of each user's model on its own examples; NaN without examples."""
         data = self.users.split(split)
         return self._per_user(theta, data, _each_loss) / data.sizes
+
+    @torch.no_grad()
+    def outputs(self, theta: Tensor, split: Split = "test") -> Tensor:
+        """[m, n, classes]: what each user's model says of its own examples, padding included."""
+        data = self.users.split(split)
+        self._model.eval()
+        self._moment.real = None
+        return torch.cat(
+            [self._chunk_outputs(theta[users], data.inputs[users])[:real]
+             for users, real in self._chunks()]
+        )  # fmt: skip
 
     @torch.no_grad()
     def losses(self, theta: Tensor, split: Split = "validation") -> Tensor:
@@ -287,21 +342,23 @@ class Federation:
         """Sum of a score over each user's real examples, computed with the user's own row."""
         self._model.eval()
         self._moment.real = None
-        outputs = vmap(self._outputs) if not self.plain else self._first_outputs
         totals = []
         for users, real in self._chunks():
             longest = int(data.sizes[users].max())
             total = theta.new_zeros(len(users))
             for start in range(0, longest, EVALUATION_BATCH):
                 part = slice(start, min(start + EVALUATION_BATCH, longest))
-                out = outputs(theta[users], data.inputs[users, part])
+                out = self._chunk_outputs(theta[users], data.inputs[users, part])
                 scores = score(out, data.labels[users, part])
                 total += (scores * data.real[users, part]).sum(-1)
             totals.append(total[:real])
         return torch.cat(totals)
 
-    def _first_outputs(self, rows: Tensor, inputs: Tensor) -> Tensor:
-        return self._outputs(rows[0], inputs[0])[None]
+    def _chunk_outputs(self, rows: Tensor, inputs: Tensor) -> Tensor:
+        if self.plain:
+            return self._outputs(rows[0], inputs[0])[None]
+        outputs: Tensor = vmap(self._outputs)(rows, inputs)
+        return outputs
 
     # -- fitting the model, the data and the device together --------------------------------
 
@@ -353,9 +410,37 @@ class Federation:
         key = torch.zeros((), dtype=torch.int64, device=self.device)
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             self._model.train()
-            self._loss(start[:cut].requires_grad_(), start[cut:], *one, None, key + 1, key)
+            self._loss(start[:cut].requires_grad_(), start[cut:], *one, None, None, key + 1, key)
         # The backward pass needs about as much again, and vmap copies some of its inputs.
         return 3.0 * kept * self.training.batch + 8.0 * start.element_size() * self.rows.size
+
+
+@dataclass(frozen=True)
+class Step:
+    """One batch of every user; calling it takes one step of plain SGD from any Θ."""
+
+    fed: Federation
+    batch: Batch
+    lr: float
+
+    @property
+    def idle(self) -> Tensor | None:
+        """[m, 1] mask of the users that have had all their batches (None: nobody)."""
+        return self.batch.idle
+
+    def __call__(self, theta: Tensor, pull: Pull | None = None) -> Tensor:
+        """θ − lr · (gradient + pull), with the buffers that the batch leaves behind."""
+        fed, cut = self.fed, self.fed.rows.trainable
+        parts = []
+        for users, real in fed._chunks():
+            part = self.batch.part(users)
+            weights, rest = theta[users, :cut], theta[users, cut:]
+            slope, rest = fed._gradient(weights, rest, part)
+            if pull:
+                slope = slope + pull.at(users, cut)(weights)
+            parts.append(torch.cat([weights - self.lr * slope, rest], 1)[:real])
+        after = torch.cat(parts)
+        return after if self.idle is None else torch.where(self.idle, theta, after)
 
 
 def _each_loss(outputs: Tensor, labels: Tensor) -> Tensor:

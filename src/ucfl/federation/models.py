@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ucfl.errors import UcflError, unknown
+from ucfl.federation.draws import counter_hash
+from ucfl.federation.engine import Federation
 
 Shape = tuple[int, ...]
 Factory = Callable[[Shape, int], nn.Module]
@@ -112,6 +114,19 @@ def initialise(model: nn.Module) -> None:
             continue
         if layer.bias is not None:
             nn.init.zeros_(layer.bias)
+
+
+def reinitialised(fed: Federation, number: int) -> Tensor:
+    """Another first row of Θ for the federation's model, the ``number``-th of its seed.
+
+    For methods with several models, which must not start equal.
+    """
+    module = fed.module(fed.initial()[0])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(counter_hash(fed.seed, number)))
+        initialise(module)
+    tensors = dict([*module.named_parameters(), *module.named_buffers()])
+    return fed.rows.flatten(tensors).to(fed.device)
 
 
 def _image(shape: Shape, smallest: int) -> tuple[int, int, int]:

@@ -63,6 +63,13 @@ class Rows:
         flat = [tensor.detach().reshape(-1).to(self.dtype) for tensor in tensors]
         return torch.cat(flat) if flat else nothing
 
+    def where(self, prefix: str) -> Tensor:
+        """[P] mask of the coordinates whose parameter or buffer has a name with this prefix."""
+        mask = torch.zeros(self.size, dtype=torch.bool)
+        for name, start, end, *_ in self._slots:
+            mask[start:end] = name.startswith(prefix)
+        return mask
+
     def module(self, row: Tensor, template: nn.Module) -> nn.Module:
         """A module of its own with the row's parameters and buffers, for deployment."""
         module = copy.deepcopy(template)

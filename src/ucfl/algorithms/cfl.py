@@ -1,0 +1,75 @@
+"""CFL: FedAvg that splits its users in two wherever their updates point apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from scipy.cluster import hierarchy
+from scipy.spatial import distance
+from torch import Tensor
+
+from ucfl.algorithms.algorithm import Algorithm, State, tensor
+from ucfl.collaboration import Mixing
+from ucfl.federation import Federation
+from ucfl.wireless import Traffic
+
+
+@dataclass(frozen=True)
+class CFL(Algorithm):
+    """A cluster splits when its mean update is small and its largest is not.
+
+    Small: ‖mean Δ‖ < ``mean_below`` · max_i ‖Δ_i‖. Not small: max_i ‖Δ_i‖ > ``largest_above`` times
+    the largest of the first round. (The publication's ε₁ and ε₂ are absolute, and depend on
+    model and rate.) The two halves are those that minimise the largest cosine similarity across,
+    by complete linkage, as published.
+    """
+
+    mean_below: float = 0.4
+    largest_above: float = 0.1
+    smallest: int = 3
+
+    name: ClassVar[str] = "cfl"
+    reference: ClassVar[str] = "Sattler et al., TNNLS 2020"
+    tested_model: ClassVar[str] = "aggregated"
+
+    def start(self, fed: Federation) -> State:
+        """One cluster."""
+        labels = torch.zeros(fed.m, dtype=torch.int64, device=fed.device)
+        return {"theta": fed.initial(), "labels": labels, "scale": 0.0}
+
+    def round(self, fed: Federation, state: State, t: int) -> State:
+        """FedAvg inside each cluster; then split the clusters that ask for it."""
+        theta, labels = tensor(state, "theta"), tensor(state, "labels")
+        local = fed.train(theta, t)
+        update = (local - theta)[:, : fed.rows.trainable].double()
+        scale = float(state["scale"]) or float(update.norm(dim=1).max())
+        mixed = Mixing.within(fed.sizes, labels) @ local
+        fresh = labels.clone()
+        for cluster in labels.unique().tolist():
+            members = torch.nonzero(labels == cluster)[:, 0]  # users, not positions
+            if len(members) >= self.smallest and self._incongruent(
+                fed, update[members], members, scale
+            ):
+                fresh[members[bipartition(update[members])]] = int(fresh.max()) + 1
+        return {"theta": mixed, "labels": fresh, "scale": scale}
+
+    def _incongruent(self, fed: Federation, updates: Tensor, members: Tensor, scale: float) -> bool:
+        share = fed.sizes[members].double() / fed.sizes[members].sum()
+        together, largest = (share @ updates).norm(), updates.norm(dim=1).max()
+        return bool(together < self.mean_below * largest) and bool(
+            largest > self.largest_above * scale
+        )
+
+    def traffic(self, fed: Federation, state: State) -> Traffic:
+        """A broadcast per cluster."""
+        return Traffic(down=len(tensor(state, "labels").unique()), up=1)
+
+
+def bipartition(updates: Tensor) -> Tensor:
+    """Mask of the half that does not hold the first user."""
+    apart = distance.pdist(updates.cpu().numpy(), "cosine")
+    tree = hierarchy.linkage(apart, "complete")
+    half = hierarchy.fcluster(tree, 2, "maxclust")
+    return torch.from_numpy(half != half[0]).to(updates.device)

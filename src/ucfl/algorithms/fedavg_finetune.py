@@ -1,0 +1,43 @@
+"""FedAvg with local fine-tuning: the simplest personalisation."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from ucfl.algorithms.algorithm import State, tensor
+from ucfl.algorithms.fedavg import FedAvg
+from ucfl.federation import Federation
+from ucfl.wireless import Traffic
+
+
+@dataclass(frozen=True)
+class FedAvgFinetune(FedAvg):
+    """FedAvg; what a user deploys is the global model after ``epochs`` passes over its own data."""
+
+    epochs: int = 1
+
+    name: ClassVar[str] = "fedavg-finetune"
+    reference: ClassVar[str] = "Wang et al., arXiv 1910.10252, 2019"
+    tested_model: ClassVar[str] = "personalised"
+
+    def start(self, fed: Federation) -> State:
+        """Nothing to fine-tune yet."""
+        return {"theta": fed.initial(), "personal": fed.initial()}
+
+    def round(self, fed: Federation, state: State, t: int) -> State:
+        """FedAvg's round, then fine-tuning as the next round's local training would begin."""
+        theta = self.mixing(fed) @ fed.train(tensor(state, "theta"), t)
+        tuning = dataclasses.replace(fed.training, epochs=self.epochs)
+        return {"theta": theta, "personal": fed.train(theta, t + 1, training=tuning)}
+
+    def models(self, state: State) -> Tensor:
+        """The fine-tuned models."""
+        return tensor(state, "personal")
+
+    def traffic(self, fed: Federation, state: State) -> Traffic:
+        """FedAvg's: fine-tuning happens once, at deployment, and not in every round."""
+        return Traffic(down=1, up=1)

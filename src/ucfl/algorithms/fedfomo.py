@@ -1,0 +1,74 @@
+"""FedFomo: every user weights the models it receives by how much they help on its own data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ucfl.algorithms.algorithm import Algorithm, State, tensor
+from ucfl.errors import UcflError
+from ucfl.federation import Federation, draws
+from ucfl.wireless import Traffic
+
+
+@dataclass(frozen=True)
+class FedFomo(Algorithm):
+    """w_ij ∝ max(0, (L_i(θ_i) − L_i(θ_j)) / ‖θ_j − θ_i‖), θ_i ← θ_i + Σ_j w_ij (θ_j − θ_i).
+
+    θ_i is the user's model before the round, θ_j are the local models after it, L_i is the loss on
+    the user's validation data. A user receives ``received`` models (0: all): with probability
+    ``exploration`` any, else those that helped most so far.
+    """
+
+    received: int = 0
+    exploration: float = 0.3
+
+    name: ClassVar[str] = "fedfomo"
+    reference: ClassVar[str] = "Zhang et al., ICLR 2021"
+    tested_model: ClassVar[str] = "personalised"
+
+    def check(self, fed: Federation) -> None:
+        """Weights need validation data."""
+        if not (fed.users.validation.sizes > 0).any():
+            raise UcflError("FedFomo weighs models by validation loss, and no user has such data.")
+
+    def start(self, fed: Federation) -> State:
+        """Nobody has helped anybody yet."""
+        affinity = torch.zeros(fed.m, fed.m, dtype=torch.float64, device=fed.device)
+        return {"theta": fed.initial(), "affinity": affinity, "weights": affinity}
+
+    def round(self, fed: Federation, state: State, t: int) -> State:
+        """Train everywhere, exchange, weigh, walk."""
+        before, affinity = tensor(state, "theta"), tensor(state, "affinity")
+        after = fed.train(before, t)
+        gain = fed.loss(before)[:, None] - fed.losses(after).T  # [user, model]
+        distance = torch.cdist(before, after).double().clamp(min=1e-12)
+        weights = (gain.double() / distance).clamp(min=0).nan_to_num(0)
+        weights = weights * self.offers(fed, affinity, t)
+        total = weights.sum(1, keepdim=True)
+        # Who finds nothing better, or cannot tell, keeps what it trained.
+        own = torch.eye(fed.m, dtype=weights.dtype, device=fed.device)
+        weights = torch.where(total > 0, weights / total.clamp(min=1e-300), own)
+        theta = weights.to(after.dtype) @ after
+        return {"theta": theta, "affinity": affinity + weights, "weights": weights}
+
+    def offers(self, fed: Federation, affinity: Tensor, t: int) -> Tensor:
+        """[m, m] mask of the models that each user receives; its own is always there."""
+        own = torch.eye(fed.m, dtype=torch.bool, device=fed.device)
+        if not 0 < self.received < fed.m:
+            return torch.ones_like(own)
+        ids = fed.users.ids
+        chance = draws.uniform(fed.seed, t, ids[:, None], ids[None, :])
+        explores = draws.uniform(fed.seed, t, ids, -1)[:, None] < self.exploration
+        # Affinities first, chance between equals; or chance alone.
+        rank = torch.where(explores, chance, affinity + 1e-9 * chance)
+        rank = rank.masked_fill(own, torch.inf)
+        chosen = rank.topk(self.received + 1, dim=1).indices
+        return torch.zeros_like(own).scatter(1, chosen, True)
+
+    def traffic(self, fed: Federation, state: State) -> Traffic:
+        """Aggregation is at the users, so every model that anyone receives is broadcast."""
+        return Traffic(down=fed.m, up=1)

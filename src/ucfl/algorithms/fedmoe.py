@@ -1,0 +1,77 @@
+"""Federated mixture of experts: shared experts, and a gate of its own for every user."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ucfl.algorithms.algorithm import Algorithm, State
+from ucfl.collaboration import Mixing
+from ucfl.errors import UcflError
+from ucfl.federation import Federation, reinitialised
+from ucfl.users import Split
+from ucfl.wireless import Traffic
+
+
+class MixtureOfExperts(nn.Module):
+    """p(y | x) = Σ_k g_k(x) p(y | x; θ_k), with a linear gate g that starts even."""
+
+    def __init__(self, experts: list[nn.Module], features: int) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(experts)
+        self.gate = nn.Linear(features, len(experts))
+        nn.init.zeros_(self.gate.weight)
+        nn.init.zeros_(self.gate.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Log-probabilities of the classes."""
+        gate = self.gate(x.flatten(1)).log_softmax(-1)
+        each = torch.stack([expert(x).log_softmax(-1) for expert in self.experts], dim=-1)
+        return torch.logsumexp(gate[:, None] + each, dim=-1)
+
+
+@dataclass(frozen=True)
+class FedMoE(Algorithm):
+    """Users train Σ_k g_k(x) p(y | x; θ_k): experts θ_k are averaged, gates g stay at home."""
+
+    experts: int = 3
+
+    name: ClassVar[str] = "fedmoe"
+    reference: ClassVar[str] = "Reisser et al., arXiv 2107.06724, 2021"
+    tested_model: ClassVar[str] = "personalised"
+
+    def check(self, fed: Federation) -> None:
+        """The gate is linear in the input."""
+        if fed.users.train.inputs.dtype == torch.int64:
+            raise UcflError("FedMoE's gate needs inputs that are images or real numbers.")
+
+    def federation(self, fed: Federation) -> Federation:
+        """The same users with the mixture as their model."""
+        experts = [copy.deepcopy(fed.module(fed.initial()[0]))]
+        experts += [fed.module(reinitialised(fed, k)) for k in range(1, self.experts)]
+        model = MixtureOfExperts(experts, math.prod(fed.users.input_shape))
+        return fed.with_model(model.to(fed.rows.dtype))
+
+    def start(self, fed: Federation) -> State:
+        """Everyone has the same experts and an even gate."""
+        return {"theta": self.federation(fed).initial()}
+
+    def round(self, fed: Federation, state: State, t: int) -> State:
+        """Train all of it, average the experts."""
+        mixture = self.federation(fed)
+        local = mixture.train(self.models(state), t)
+        mixed = Mixing.average(fed.sizes) @ local
+        return {"theta": torch.where(mixture.rows.where("gate.").to(fed.device), local, mixed)}
+
+    def accuracy(self, fed: Federation, state: State, split: Split = "test") -> Tensor:
+        """Of the mixture."""
+        return self.federation(fed).accuracy(self.models(state), split)
+
+    def traffic(self, fed: Federation, state: State) -> Traffic:
+        """Every expert both ways, trained by all."""
+        return Traffic(down=self.experts, up=self.experts, work=self.experts)

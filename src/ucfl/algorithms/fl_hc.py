@@ -1,0 +1,52 @@
+"""FL+HC: FedAvg for some rounds, one hierarchical clustering of updates, FedAvg inside clusters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from scipy.cluster import hierarchy
+
+from ucfl.algorithms.algorithm import Algorithm, State, tensor
+from ucfl.collaboration import Mixing
+from ucfl.federation import Federation
+from ucfl.wireless import Traffic
+
+
+@dataclass(frozen=True)
+class FLHC(Algorithm):
+    """After ``after`` rounds, cluster the users' updates by ``linkage`` and cut the tree.
+
+    The cut is at ``threshold`` times its tallest merge (a share, where the publication has an
+    absolute distance that depends on model and rate).
+    """
+
+    after: int = 3
+    linkage: Literal["ward", "average", "complete", "single"] = "ward"
+    threshold: float = 0.8
+
+    name: ClassVar[str] = "fl-hc"
+    reference: ClassVar[str] = "Briggs et al., IJCNN 2020"
+    tested_model: ClassVar[str] = "aggregated"
+
+    def start(self, fed: Federation) -> State:
+        """One cluster."""
+        labels = torch.zeros(fed.m, dtype=torch.int64, device=fed.device)
+        return {"theta": fed.initial(), "labels": labels}
+
+    def round(self, fed: Federation, state: State, t: int) -> State:
+        """FedAvg inside each cluster; the clustering happens once."""
+        theta, labels = tensor(state, "theta"), tensor(state, "labels")
+        local = fed.train(theta, t)
+        if t == self.after + 1 and fed.m > 1:
+            updates = (local - theta)[:, : fed.rows.trainable].double().cpu().numpy()
+            tree = hierarchy.linkage(updates, self.linkage)
+            height = self.threshold * tree[:, 2].max()
+            cut = hierarchy.fcluster(tree, height, "distance")
+            labels = torch.from_numpy(cut).long().to(fed.device) - 1
+        return {"theta": Mixing.within(fed.sizes, labels) @ local, "labels": labels}
+
+    def traffic(self, fed: Federation, state: State) -> Traffic:
+        """A broadcast per cluster."""
+        return Traffic(down=len(tensor(state, "labels").unique()), up=1)

@@ -1,0 +1,64 @@
+"""SCAFFOLD: control variates against the drift of local models."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ucfl.algorithms.algorithm import Algorithm, State, tensor
+from ucfl.collaboration import Mixing
+from ucfl.federation import Federation, LocalTraining, Pull
+from ucfl.wireless import Traffic
+
+
+@dataclass(frozen=True)
+class Scaffold(Algorithm):
+    """Local steps along g − c_i + c; then c_i ← c_i − c + (θ − θ_i) / (K_i η)  (option II).
+
+    c = Σ p_i c_i with FedAvg's shares p_i = n_i / Σ n; variates start at zero. K_i is the user's
+    own number of steps. With momentum β, the displacement θ − θ_i sums each gradient more than
+    once: K_i is then the sum of those weights, Σ_s (1 − β^s)/(1 − β), so that c_i stays an
+    average of gradients (K_i itself for β = 0, as published). The paper sets η = 0.01, E = 5.
+    """
+
+    lr: float = 0.01
+    epochs: int = 5
+
+    name: ClassVar[str] = "scaffold"
+    reference: ClassVar[str] = "Karimireddy et al., ICML 2020"
+    tested_model: ClassVar[str] = "aggregated"
+
+    def training(self, fed: Federation) -> LocalTraining:
+        """The scenario's, with its own rate and epochs."""
+        return dataclasses.replace(fed.training, lr=self.lr, epochs=self.epochs)
+
+    def start(self, fed: Federation) -> State:
+        """All variates are zero."""
+        return {"theta": fed.initial(), "variates": torch.zeros_like(fed.initial())}
+
+    def round(self, fed: Federation, state: State, t: int) -> State:
+        """Train along corrected gradients, average, renew the variates."""
+        training, average = self.training(fed), Mixing.average(fed.sizes)
+        theta, own = tensor(state, "theta"), tensor(state, "variates")
+        common = average @ own
+        local = fed.train(theta, t, Pull(direction=common - own), training)
+        weight = effective_steps(fed.steps_of(training), training.momentum).to(theta.dtype)
+        own = own - common + (theta - local) / (weight[:, None] * training.lr)
+        own[:, fed.rows.trainable :] = 0  # buffers have no gradient to control
+        return {"theta": average @ local, "variates": own}
+
+    def traffic(self, fed: Federation, state: State) -> Traffic:
+        """Model and variate both ways."""
+        return Traffic(down=2, up=2, work=self.epochs / fed.training.epochs)
+
+
+def effective_steps(steps: Tensor, momentum: float) -> Tensor:
+    """Σ_{s=1}^{K} (1 − β^s)/(1 − β): how often K momentum steps count a constant gradient."""
+    k = steps.double()
+    if momentum == 0:
+        return k
+    return (k - momentum * (1 - momentum**k) / (1 - momentum)) / (1 - momentum)
