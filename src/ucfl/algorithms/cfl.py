@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from scipy.cluster import hierarchy
 from scipy.spatial import distance
+from sklearn.metrics import silhouette_score
 from torch import Tensor
 
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
@@ -18,17 +19,19 @@ from ucfl.wireless import Traffic
 
 @dataclass(frozen=True)
 class CFL(Algorithm):
-    """A cluster splits when its mean update is small and its largest is not.
+    """A cluster splits when its mean update is small, its largest is not, and its halves differ.
 
     Small: ‖mean Δ‖ < ``mean_below`` · max_i ‖Δ_i‖. Not small: max_i ‖Δ_i‖ > ``largest_above`` times
-    the largest of the first round. (The publication's ε₁ and ε₂ are absolute, and depend on
-    model and rate.) The two halves are those that minimise the largest cosine similarity across,
-    by complete linkage, as published.
+    the largest of the first round. (The publication's ε₁ and ε₂ are absolute, and depend on model
+    and rate.) The halves are those that minimise the largest cosine similarity across, by
+    complete linkage, as published. They differ if their silhouette in cosine distance is at
+    least ``separation``: late in training the updates of users that are alike are mostly noise,
+    the mean of noise is small, and the published rule alone splits to the last user.
     """
 
-    mean_below: float = 0.4
-    largest_above: float = 0.1
-    smallest: int = 3
+    mean_below: float = 0.45
+    largest_above: float = 0.5
+    separation: float = 0.15
 
     name: ClassVar[str] = "cfl"
     reference: ClassVar[str] = "Sattler et al., TNNLS 2020"
@@ -49,18 +52,19 @@ class CFL(Algorithm):
         fresh = labels.clone()
         for cluster in labels.unique().tolist():
             members = torch.nonzero(labels == cluster)[:, 0]  # users, not positions
-            if len(members) >= self.smallest and self._incongruent(
-                fed, update[members], members, scale
-            ):
-                fresh[members[bipartition(update[members])]] = int(fresh.max()) + 1
+            if len(members) > 2 and self._asks_to_split(fed, update[members], members, scale):
+                half = bipartition(update[members])
+                if separation(update[members], half) >= self.separation:
+                    fresh[members[half]] = int(fresh.max()) + 1
         return {"theta": mixed, "labels": fresh, "scale": scale}
 
-    def _incongruent(self, fed: Federation, updates: Tensor, members: Tensor, scale: float) -> bool:
+    def _asks_to_split(
+        self, fed: Federation, updates: Tensor, members: Tensor, scale: float
+    ) -> bool:
         share = fed.sizes[members].double() / fed.sizes[members].sum()
         together, largest = (share @ updates).norm(), updates.norm(dim=1).max()
-        return bool(together < self.mean_below * largest) and bool(
-            largest > self.largest_above * scale
-        )
+        small = bool(together < self.mean_below * largest)
+        return small and bool(largest > self.largest_above * scale)
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """A broadcast per cluster."""
@@ -73,3 +77,10 @@ def bipartition(updates: Tensor) -> Tensor:
     tree = hierarchy.linkage(apart, "complete")
     half = hierarchy.fcluster(tree, 2, "maxclust")
     return torch.from_numpy(half != half[0]).to(updates.device)
+
+
+def separation(updates: Tensor, half: Tensor) -> float:
+    """The silhouette of the two halves in cosine distance."""
+    if bool(half.all()) or not bool(half.any()):
+        return 0.0
+    return float(silhouette_score(updates.cpu().numpy(), half.cpu().numpy(), metric="cosine"))
