@@ -1,0 +1,110 @@
+"""Several algorithms, several seeds, one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ucfl import algorithms as registry
+from ucfl.errors import UcflError
+from ucfl.runs.folder import Configuration, Run
+from ucfl.runs.loop import OnNote, OnRound, adjusted, federation, train
+from ucfl.users import Scenario
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The runs of each algorithm, by its label, one per seed."""
+
+    scenario: Scenario
+    seeds: tuple[int, ...]
+    runs: dict[str, list[Run]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Accuracies in percent over the seeds, best algorithm first.
+
+        ``final`` is the last round, ``best`` the round that validation accuracy chooses; ``std``
+        is the sample deviation over seeds (0 for one seed).
+        """
+        rows = {label: self._row(runs) for label, runs in self.runs.items()}
+        order = sorted(rows, key=lambda label: -np.nan_to_num(rows[label]["mean"]["final"]))
+        return {
+            "scenario": self.scenario.name,
+            "rounds": self.scenario.rounds,
+            "seeds": list(self.seeds),
+            "algorithms": {label: rows[label] for label in order},
+        }
+
+    def _row(self, runs: list[Run]) -> dict[str, Any]:
+        summaries = [run.summary for run in runs]
+
+        def over_seeds(who: str, statistic: Any) -> dict[str, float]:
+            return {
+                when: float(statistic([summary[who][when] for summary in summaries]))
+                for when in ("final", "best")
+            }
+
+        def deviation(values: list[float]) -> float:
+            return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+        return {
+            "mean": over_seeds("mean", np.mean),
+            "worst": over_seeds("worst", np.mean),
+            "std": {who: over_seeds(who, deviation) for who in ("mean", "worst")},
+            "tested_model": runs[0].algorithm.tested_model,
+            "traffic": runs[0].traffic,
+            "seconds": float(sum(run.checkpoint.seconds for run in runs)),
+            "runs": [str(run.folder) for run in runs],
+        }
+
+
+def compare(
+    scenario: str | Scenario,
+    algorithms: Sequence[str],
+    *,
+    seeds: Sequence[int] = (0,),
+    rounds: int | None = None,
+    out: str | Path = "runs",
+    resume: bool = False,
+    fresh: bool = False,
+    device: str = "auto",
+    chunk: int | None = None,
+    plain: bool = False,
+    on_round: OnRound | None = None,
+    on_note: OnNote | None = None,
+) -> Comparison:
+    """Run every algorithm with every seed; each run has its own folder under ``out``."""
+    scenario = adjusted(scenario, rounds)
+    chosen = [registry.find(text) for text in algorithms]
+    labels = [algorithm.label for algorithm in chosen]
+    if not chosen or not seeds:
+        raise UcflError("a comparison needs at least one algorithm and one seed.")
+    for words, kind in ((labels, "algorithm"), (list(seeds), "seed")):
+        if len(set(words)) < len(words):
+            raise UcflError(f"the {kind}s {', '.join(map(str, words))} name one twice.")
+    runs: dict[str, list[Run]] = {label: [] for label in labels}
+    for seed in seeds:
+        fed = federation(scenario, seed, device=device, chunk=chunk, plain=plain)
+        data = fed.users.checksum()
+        for algorithm in chosen:
+            algorithm.check(fed)
+        for algorithm in chosen:
+            name = Configuration.of(scenario, algorithm, fed, data).folder_name
+            runs[algorithm.label].append(
+                train(
+                    scenario,
+                    algorithm,
+                    fed,
+                    data,
+                    out=Path(out) / name,
+                    resume=resume,
+                    fresh=fresh,
+                    on_round=on_round,
+                    on_note=on_note,
+                )
+            )
+    return Comparison(scenario, tuple(seeds), runs)

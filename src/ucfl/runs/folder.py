@@ -1,0 +1,214 @@
+"""A run is a folder: its configuration, its history, its checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import re
+import sys
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from ucfl import algorithms
+from ucfl.algorithms import Algorithm
+from ucfl.errors import UcflError
+from ucfl.federation import Federation
+from ucfl.runs.checkpoint import Checkpoint, write_atomically
+from ucfl.users import Scenario
+
+CONFIGURATION, HISTORY, CHECKPOINT = "run.json", "history.parquet", "checkpoint.safetensors"
+#: The metrics in every history: accuracies of the tested model, user by user.
+METRICS = ("test_accuracy", "validation_accuracy")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What decides a run's numbers; with the versions and the machine, enough to repeat it."""
+
+    scenario: Scenario
+    algorithm: str
+    seed: int
+    data: str
+    model: str
+
+    @classmethod
+    def of(
+        cls, scenario: Scenario, algorithm: Algorithm, fed: Federation, data: str
+    ) -> Configuration:
+        """The configuration of a run; ``data`` is the users' checksum."""
+        row = np.ascontiguousarray(fed.rows.initial.cpu().numpy())
+        model = hashlib.sha256(row.view(np.uint8).data).hexdigest()
+        return cls(scenario, algorithm.label, fed.seed, data, model)
+
+    def identity(self) -> dict[str, Any]:
+        """What must be equal for a run to be continued; more rounds may be asked for."""
+        fields = self.scenario.model_dump(mode="json", exclude={"name", "description", "rounds"})
+        return {**asdict(self), "scenario": fields}
+
+    @property
+    def folder_name(self) -> str:
+        """A name that tells a person what is inside, and differs where configurations do."""
+        digest = hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
+        words = [self.scenario.name, self.algorithm, f"{self.scenario.rounds}rounds"]
+        words += [f"seed{self.seed}", digest[:8]]
+        return re.sub(r"[^\w.=-]+", "-", "-".join(words))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run on disk."""
+
+    folder: Path
+    scenario: Scenario
+    algorithm: Algorithm
+    seed: int
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Run:
+        """A run that was made earlier, finished or not."""
+        about = read_configuration(Path(folder))
+        return cls(
+            Path(folder),
+            Scenario.model_validate(about["scenario"]),
+            algorithms.find(about["algorithm"]),
+            about["seed"],
+        )
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """The newest checkpoint, on the CPU."""
+        return Checkpoint.load(self.folder / CHECKPOINT, torch.device("cpu"))
+
+    @cached_property
+    def history(self) -> pd.DataFrame:
+        """The tidy table: round, user, metric, value. Round 0 is the untrained model."""
+        try:
+            return pd.read_parquet(self.folder / HISTORY)
+        except (OSError, ValueError) as error:
+            raise UcflError(f"{self.folder} holds no readable history ({error}).") from error
+
+    def per_user(self, metric: str) -> NDArray[np.float64]:
+        """One metric as [rounds + 1, users]."""
+        chosen = self.history[self.history["metric"] == metric]
+        table = chosen.pivot_table(
+            index="round", columns="user", values="value", dropna=False, sort=True
+        )
+        return table.to_numpy(dtype=np.float64)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Accuracies in percent at the final round and at the round that validation chooses."""
+        test = self.per_user("test_accuracy")
+        best = best_round(self.per_user("validation_accuracy"))
+        return {
+            "mean": {"final": mean(test[-1]), "best": mean(test[best])},
+            "worst": {"final": worst(test[-1]), "best": worst(test[best])},
+            "best_round": best,
+        }
+
+    @property
+    def traffic(self) -> dict[str, float]:
+        """What a round sends and computes, as the run recorded it."""
+        traffic: dict[str, float] = read_configuration(self.folder)["traffic"]
+        return traffic
+
+
+def mean(accuracies: NDArray[np.float64]) -> float:
+    """Mean accuracy in percent over the users that have test data; NaN if none has."""
+    real = accuracies[~np.isnan(accuracies)]
+    return float(100 * real.mean()) if len(real) else float("nan")
+
+
+def worst(accuracies: NDArray[np.float64]) -> float:
+    """Lowest accuracy in percent among the users that have test data; NaN if none has."""
+    real = accuracies[~np.isnan(accuracies)]
+    return float(100 * real.min()) if len(real) else float("nan")
+
+
+def best_round(validation: NDArray[np.float64]) -> int:
+    """The trained round with the highest mean validation accuracy, the earliest of equals.
+
+    Without validation data there is nothing to choose by: the final round.
+    """
+    means = np.array([mean(row) for row in validation])
+    if len(means) < 2 or np.isnan(means[1:]).all():
+        return len(means) - 1
+    return 1 + int(np.nanargmax(means[1:]))
+
+
+def read_configuration(folder: Path) -> dict[str, Any]:
+    """The stored ``run.json``."""
+    file = folder / CONFIGURATION
+    try:
+        about: dict[str, Any] = json.loads(file.read_text())
+        about["configuration"]["seed"]
+    except FileNotFoundError:
+        raise UcflError(f"{folder} is not a run: it holds no {CONFIGURATION}.") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UcflError(f"{file} is damaged ({error}); start the run again with --fresh.") from error
+    return about
+
+
+def write_configuration(
+    folder: Path, configuration: Configuration, fed: Federation, traffic: dict[str, float]
+) -> None:
+    """Write ``run.json``: what to repeat the run with."""
+    packages = ("ucfl", "torch", "numpy", "scikit-learn", "scipy")
+    about = {
+        "configuration": configuration.identity(),
+        "scenario": configuration.scenario.model_dump(mode="json"),
+        "algorithm": configuration.algorithm,
+        "seed": configuration.seed,
+        "traffic": traffic,
+        "users": {"names": fed.users.names, "source": fed.users.source},
+        "parameters": fed.rows.size,
+        "machine": {
+            "device": _device_name(fed.device),
+            "chunk": fed.chunk,
+            "threads": torch.get_num_threads(),
+            "platform": platform.platform(),
+        },
+        "versions": {"python": platform.python_version()} | {p: _version(p) for p in packages},
+        "command": ["ucfl", *sys.argv[1:]],
+    }
+    text = json.dumps(about, indent=2) + "\n"
+    write_atomically(folder / CONFIGURATION, lambda path: path.write_text(text))
+
+
+def write_history(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write ``history.parquet`` from a checkpoint."""
+    columns = []
+    for metric, values in checkpoint.history.items():
+        rounds, users = values.shape
+        columns.append(
+            pd.DataFrame(
+                {
+                    "round": np.repeat(np.arange(rounds), users),
+                    "user": np.tile(np.arange(users), rounds),
+                    "metric": metric,
+                    "value": values.numpy().reshape(-1),
+                }
+            )
+        )
+    table = pd.concat(columns, ignore_index=True)
+    write_atomically(folder / HISTORY, lambda path: table.to_parquet(path, index=False))
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "unknown"

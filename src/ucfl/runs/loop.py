@@ -1,0 +1,269 @@
+"""The round loop: train, evaluate, remember; stop anywhere and go on later."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ucfl import algorithms, users
+from ucfl.algorithms import Algorithm
+from ucfl.errors import UcflError
+from ucfl.federation import Federation, LocalTraining, create
+from ucfl.runs.checkpoint import Checkpoint
+from ucfl.runs.folder import (
+    CHECKPOINT,
+    CONFIGURATION,
+    METRICS,
+    Configuration,
+    Run,
+    mean,
+    read_configuration,
+    worst,
+    write_configuration,
+    write_history,
+)
+from ucfl.users import Scenario, Users
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands, told after every round."""
+
+    label: str
+    round: int
+    rounds: int
+    mean: float
+    worst: float
+
+
+OnRound = Callable[[Progress], None]
+#: Told in plain words what an algorithm found before its first round.
+OnNote = Callable[[str], None]
+
+
+class Stopped(Exception):  # noqa: N818 (a stop is no error)
+    """Ctrl-C came; the run is on disk up to its last whole round."""
+
+    def __init__(self, folder: Path, round: int) -> None:
+        super().__init__(f"stopped after round {round}")
+        self.folder, self.round = folder, round
+
+
+def run(
+    scenario: str | Scenario,
+    algorithm: str | Algorithm,
+    *,
+    seed: int = 0,
+    rounds: int | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    fresh: bool = False,
+    device: str = "auto",
+    chunk: int | None = None,
+    plain: bool = False,
+    users: Users | None = None,
+    checkpoint_seconds: float = 10.0,
+    on_round: OnRound | None = None,
+    on_note: OnNote | None = None,
+) -> Run:
+    """Train one algorithm on one scenario, and keep the run in a folder.
+
+    ``users`` takes the place of the scenario's own users. The folder is ``out``, or one under
+    ``runs/`` named after the configuration. An unfinished run there is continued with ``resume``
+    and replaced with ``fresh``; a checkpoint is written every ``checkpoint_seconds`` and at the
+    end. Same seed and machine, same numbers, however often it was stopped.
+    """
+    scenario = adjusted(scenario, rounds)
+    fed = federation(scenario, seed, device=device, chunk=chunk, plain=plain, users=users)
+    return train(
+        scenario,
+        algorithms.find(algorithm) if isinstance(algorithm, str) else algorithm,
+        fed,
+        fed.users.checksum(),
+        out=Path(out) if out is not None else None,
+        resume=resume,
+        fresh=fresh,
+        checkpoint_seconds=checkpoint_seconds,
+        on_round=on_round,
+        on_note=on_note,
+    )
+
+
+def adjusted(scenario: str | Scenario, rounds: int | None) -> Scenario:
+    """The scenario by name or value, with another number of rounds where one is given."""
+    found = users.find(scenario) if isinstance(scenario, str) else scenario
+    return found if rounds is None else found.change({"rounds": rounds})
+
+
+def federation(
+    scenario: Scenario,
+    seed: int = 0,
+    *,
+    device: str = "auto",
+    chunk: int | None = None,
+    plain: bool = False,
+    users: Users | None = None,
+) -> Federation:
+    """The federation that a scenario and a seed describe."""
+    users = users if users is not None else scenario.build(seed)
+    model = create(
+        scenario.model, users.input_shape, users.classes, seed, scenario.initialisation
+    )
+    training = LocalTraining(
+        lr=scenario.lr, momentum=scenario.momentum, batch=scenario.batch, epochs=scenario.epochs
+    )
+    return Federation(
+        users,
+        model,
+        training=training,
+        device=find_device(device),
+        seed=seed,
+        variance_batch=scenario.variance_batch,
+        chunk=chunk,
+        plain=plain,
+    )
+
+
+def find_device(name: str) -> torch.device:
+    """A device by name; ``auto`` is the GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise UcflError(f"the device {name!r} cannot be used here ({reason}).") from error
+    return device
+
+
+def train(
+    scenario: Scenario,
+    algorithm: Algorithm,
+    fed: Federation,
+    data: str,
+    *,
+    out: Path | None = None,
+    resume: bool = False,
+    fresh: bool = False,
+    checkpoint_seconds: float = 10.0,
+    on_round: OnRound | None = None,
+    on_note: OnNote | None = None,
+) -> Run:
+    """The loop itself, on a federation that stands (``data`` is its users' checksum)."""
+    algorithm.check(fed)
+    configuration = Configuration.of(scenario, algorithm, fed, data)
+    folder = out or Path("runs") / configuration.folder_name
+    point = _claim(folder, configuration, resume=resume, fresh=fresh)
+    began = time.perf_counter()
+    if point is None:
+        state = algorithm.start(fed)
+        if on_note and (text := algorithm.describe(state)):
+            on_note(f"{algorithm.label}: {text}")
+        point = Checkpoint(0, 0.0, state, {metric: torch.zeros(0, fed.m) for metric in METRICS})
+        point = replace(point, history=_evaluated(fed, algorithm, point))
+    else:
+        state = {k: v.to(fed.device) if isinstance(v, Tensor) else v for k, v in point.state.items()}
+        point = replace(point, state=state)
+    began -= point.seconds
+    traffic = asdict(algorithm.traffic(fed, point.state))
+    traffic["start"] = asdict(algorithm.start_traffic(fed, point.state))
+    write_configuration(folder, configuration, fed, traffic)
+    saved = time.perf_counter()
+    try:
+        while point.round < scenario.rounds:
+            t = point.round + 1
+            state = algorithm.round(fed, point.state, t)
+            point = Checkpoint(t, time.perf_counter() - began, state, point.history)
+            point = replace(point, history=_evaluated(fed, algorithm, point))
+            if on_round:
+                test = point.history["test_accuracy"][-1].double().numpy()
+                on_round(Progress(algorithm.label, t, scenario.rounds, mean(test), worst(test)))
+            if time.perf_counter() - saved >= checkpoint_seconds:
+                _keep(folder, point)
+                saved = time.perf_counter()
+    except KeyboardInterrupt:
+        _keep(folder, point)
+        raise Stopped(folder, point.round) from None
+    _keep(folder, point)
+    return Run(folder, scenario, algorithm, fed.seed)
+
+
+def _keep(folder: Path, point: Checkpoint) -> None:
+    """Checkpoint first: the history can be made from it again."""
+    point.save(folder / CHECKPOINT)
+    write_history(folder, point)
+
+
+def _evaluated(fed: Federation, algorithm: Algorithm, point: Checkpoint) -> dict[str, Tensor]:
+    """The history with the accuracies of the state's models appended."""
+    scores = {
+        "test_accuracy": algorithm.accuracy(fed, point.state, "test"),
+        "validation_accuracy": algorithm.accuracy(fed, point.state, "validation"),
+    }
+    return {
+        metric: torch.cat([point.history[metric], scores[metric].float().cpu()[None]])
+        for metric in METRICS
+    }
+
+
+def _claim(
+    folder: Path, configuration: Configuration, *, resume: bool, fresh: bool
+) -> Checkpoint | None:
+    """Make sure that the folder is ours to write; the checkpoint to go on from, if any."""
+    rounds = configuration.scenario.rounds
+    if (folder / CONFIGURATION).exists():
+        about = read_configuration(folder)
+        stored = (folder / CHECKPOINT).exists()
+        same = about["configuration"] == configuration.identity()
+        if resume and not same:
+            raise UcflError(
+                f"{folder} holds a run of another configuration ({_difference(about, configuration)}"
+                "); give --out another folder, or replace it with --fresh."
+            )
+        if resume and stored:
+            point = Checkpoint.load(folder / CHECKPOINT, torch.device("cpu"))
+            if point.round > rounds:
+                raise UcflError(
+                    f"{folder} has {point.round} rounds already, more than the {rounds} asked for."
+                )
+            return point
+        if not (resume or fresh):
+            done = Checkpoint.load(folder / CHECKPOINT, torch.device("cpu")).round if stored else 0
+            if not same or done < about["scenario"]["rounds"]:
+                raise UcflError(
+                    f"{folder} holds {'an unfinished run' if same else 'another run'}; continue it "
+                    "with --resume, replace it with --fresh, or give --out another folder."
+                )
+    elif folder.exists() and not folder.is_dir():
+        raise UcflError(f"{folder} is a file; give --out a folder.")
+    elif folder.exists() and any(folder.iterdir()):
+        raise UcflError(f"{folder} is not empty and holds no run; give --out another folder.")
+    try:
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UcflError(
+            f"{folder} cannot be written ({error.strerror}); give --out another folder."
+        ) from error
+    return None
+
+
+def _difference(about: dict[str, object], configuration: Configuration) -> str:
+    """Names of what differs, for the error message."""
+    old, new = about["configuration"], configuration.identity()
+    assert isinstance(old, dict)
+    words = [key for key in new if key != "scenario" and old.get(key) != new[key]]
+    old_scenario, new_scenario = old.get("scenario", {}), new["scenario"]
+    words += [key for key in new_scenario if old_scenario.get(key) != new_scenario[key]]
+    return "different " + ", ".join(words)

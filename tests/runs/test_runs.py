@@ -1,0 +1,242 @@
+"""Runs on disk: repeatable, resumable, never half-written."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import make_users
+
+import ucfl
+from ucfl.errors import UcflError
+from ucfl.runs import Run, Stopped
+from ucfl.runs.folder import CHECKPOINT, CONFIGURATION, HISTORY, best_round
+from ucfl.users import Scenario
+
+QUICK = Scenario(name="quick", model="logistic", lr=0.05, batch=8, rounds=4)
+
+
+def quick(out, algorithm="fedavg", **options):
+    users = make_users([20, 8, 13], groups=[0, 0, 1])
+    return ucfl.run(QUICK, algorithm, **{"out": out, "users": users, **options})
+
+
+def write_users(folder, users=6, points=40, pixels=12):
+    """One .npz per user: data that a subprocess can load in no time."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    patterns = rng.normal(size=(3, pixels))
+    for i in range(users):
+        y = rng.integers(0, 3, points)
+        np.savez(folder / f"u{i}.npz", x=patterns[y] + rng.normal(size=(points, pixels)), y=y)
+
+
+def ucfl_command(*arguments):
+    return [sys.executable, "-m", "ucfl", *map(str, arguments)]
+
+
+def test_a_run_folder_holds_everything(tmp_path):
+    run = quick(tmp_path / "r")
+    assert sorted(p.name for p in run.folder.iterdir()) == sorted(
+        [CONFIGURATION, HISTORY, CHECKPOINT]
+    )
+    table = run.history
+    assert list(table.columns) == ["round", "user", "metric", "value"]
+    assert len(table) == 5 * 3 * 2
+    about = json.loads((run.folder / CONFIGURATION).read_text())
+    assert about["versions"]["torch"] == torch.__version__.split("+")[0] or about["versions"]
+    assert about["traffic"] == {"down": 1, "up": 1, "work": 1.0}
+    again = Run.open(run.folder)
+    assert again.scenario == QUICK
+    assert again.summary == run.summary
+    assert again.algorithm.label == "fedavg"
+
+
+def test_same_seed_identical_history(tmp_path):
+    one, two = quick(tmp_path / "a"), quick(tmp_path / "b")
+    pd.testing.assert_frame_equal(one.history, two.history, check_exact=True)
+    theta = [run.checkpoint.state["theta"] for run in (one, two)]
+    assert torch.equal(*theta)
+    other = quick(tmp_path / "c", seed=1)
+    assert not torch.equal(other.checkpoint.state["theta"], theta[0])
+
+
+def test_another_chunk_same_results(tmp_path):
+    whole = quick(tmp_path / "a", chunk=3).checkpoint.state["theta"]
+    for name, path in (("b", {"chunk": 1}), ("c", {"chunk": 2}), ("d", {"plain": True})):
+        other = quick(tmp_path / name, **path).checkpoint.state["theta"]
+        assert (whole - other).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("algorithm", ucfl.algorithms.REGISTRY)
+def test_stopped_anywhere_and_resumed_is_uninterrupted(tmp_path, algorithm):
+    expected = quick(tmp_path / "whole", algorithm)
+    for stop in (1, 3):
+
+        def interrupt(progress, stop=stop):
+            if progress.round == stop:
+                raise KeyboardInterrupt
+
+        folder = tmp_path / f"stopped-{stop}"
+        with pytest.raises(Stopped):
+            quick(folder, algorithm, on_round=interrupt)
+        with pytest.raises(UcflError, match="--resume"):
+            quick(folder, algorithm)
+        resumed = quick(folder, algorithm, resume=True)
+        pd.testing.assert_frame_equal(resumed.history, expected.history, check_exact=True)
+
+
+def test_a_finished_run_is_not_trained_again_on_resume_but_can_be_extended(tmp_path):
+    first = quick(tmp_path / "r")
+    rounds = []
+    again = quick(tmp_path / "r", resume=True, on_round=rounds.append)
+    assert rounds == []
+    pd.testing.assert_frame_equal(again.history, first.history)
+    longer = quick(tmp_path / "r", resume=True, rounds=6, on_round=rounds.append)
+    assert [p.round for p in rounds] == [5, 6]
+    pd.testing.assert_frame_equal(
+        longer.history, quick(tmp_path / "fresh", rounds=6).history, check_exact=True
+    )
+    with pytest.raises(UcflError, match="6 rounds already"):
+        quick(tmp_path / "r", resume=True, rounds=5)
+
+
+def test_another_configuration_is_refused_and_nothing_is_touched(tmp_path):
+    quick(tmp_path / "r")
+    before = {p.name: p.read_bytes() for p in (tmp_path / "r").iterdir()}
+    for options, word in (
+        ({"seed": 1}, "seed"),
+        ({"algorithm": "local"}, "algorithm"),
+        ({"users": make_users([20, 8, 14])}, "data"),
+    ):
+        for resume in (True, False):
+            with pytest.raises(UcflError, match="another") as caught:
+                quick(tmp_path / "r", resume=resume, **options)
+            assert word in str(caught.value) or not resume
+    assert {p.name: p.read_bytes() for p in (tmp_path / "r").iterdir()} == before
+
+
+def test_damaged_files_are_one_sentence(tmp_path):
+    run = quick(tmp_path / "r")
+    whole = (run.folder / CHECKPOINT).read_bytes()
+    for damage in (whole[:100], whole[: len(whole) // 2], b""):
+        (run.folder / CHECKPOINT).write_bytes(damage)
+        with pytest.raises(UcflError, match=f"{CHECKPOINT} is damaged"):
+            quick(tmp_path / "r", resume=True)
+    (run.folder / CONFIGURATION).write_text("{")
+    with pytest.raises(UcflError, match=rf"{CONFIGURATION} is damaged"):
+        quick(tmp_path / "r", resume=True)
+    (run.folder / HISTORY).write_bytes(b"no")
+    with pytest.raises(UcflError, match="no readable history"):
+        _ = Run(run.folder, QUICK, run.algorithm, 0).history
+
+
+def test_folders_that_are_not_ours_are_refused(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UcflError, match="is a file"):
+        quick(tmp_path / "file")
+    with pytest.raises(UcflError, match="cannot be written"):
+        quick(tmp_path / "file" / "below")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("mine")
+    for fresh in (False, True):
+        with pytest.raises(UcflError, match="holds no run"):
+            quick(tmp_path / "full", fresh=fresh)
+    assert (tmp_path / "full" / "thesis.tex").read_text() == "mine"
+    with pytest.raises(UcflError, match="not a run"):
+        Run.open(tmp_path / "full")
+
+
+def test_nothing_is_written_when_the_algorithm_cannot_serve_the_users(tmp_path):
+    with pytest.raises(UcflError, match="true groups"):
+        quick(tmp_path / "r", "oracle", users=make_users([5, 5]))
+    assert not (tmp_path / "r").exists()
+
+
+def test_the_best_round_is_chosen_by_validation_and_never_by_test(tmp_path):
+    validation = np.array([[0.9, 0.9], [0.1, 0.3], [0.5, 0.5], [0.6, 0.4], [0.2, 0.2]])
+    assert best_round(validation) == 2  # round 0 is untrained; the earliest of equals
+    assert best_round(np.full((4, 2), np.nan)) == 3
+    run = quick(tmp_path / "r")
+    test, chosen = run.per_user("test_accuracy"), run.summary["best_round"]
+    assert chosen == best_round(run.per_user("validation_accuracy"))
+    assert run.summary["mean"]["best"] == pytest.approx(100 * test[chosen].mean())
+    assert run.summary["worst"]["final"] == pytest.approx(100 * test[-1].min())
+
+
+def test_comparison_over_seeds(tmp_path):
+    result = ucfl.compare(
+        "rotated-mnist",
+        ["fedavg", "local"],
+        seeds=[0, 1],
+        rounds=1,
+        out=tmp_path,
+    )
+    table = result.to_json()
+    assert table["seeds"] == [0, 1]
+    for label, row in table["algorithms"].items():
+        finals = [run.summary["mean"]["final"] for run in result.runs[label]]
+        assert row["mean"]["final"] == pytest.approx(np.mean(finals))
+        assert row["std"]["mean"]["final"] == pytest.approx(np.std(finals, ddof=1))
+    means = [row["mean"]["final"] for row in table["algorithms"].values()]
+    assert means == sorted(means, reverse=True)
+    with pytest.raises(UcflError, match="name one twice"):
+        ucfl.compare("rotated-mnist", ["fedavg", "fedavg"], out=tmp_path)
+
+
+def killed_and_resumed(tmp_path, kills, rng):
+    """Kill a real process with SIGKILL at random moments until the run gets to its end."""
+    data = tmp_path / "data"
+    write_users(data)
+    options = ["--algorithm", "fedavg", "--rounds", 40, "--model", "mlp", "--json"]
+    options += ["--checkpoint-seconds", 0, "--set", "batch=4"]
+    whole = subprocess.run(
+        ucfl_command("run", data, "--out", tmp_path / "whole", *options),
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    expected = json.loads(whole.stdout)
+    killed = 0
+    for attempt in range(kills):
+        folder = tmp_path / f"run-{attempt}"
+        command = ucfl_command("run", data, "--out", folder, *options)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        # Past the imports, the moment is random: anywhere from the first write to after the end.
+        patience = expected["seconds"] * rng.random()
+        while not (folder / CONFIGURATION).exists() and process.poll() is None:
+            os.sched_yield()
+        try:
+            process.wait(timeout=patience)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            killed += 1
+        process.communicate()
+        resumed = subprocess.run(
+            [*command, "--resume"], capture_output=True, check=True, text=True
+        )
+        result = json.loads(resumed.stdout)
+        for key in ("mean", "worst", "best_round", "rounds"):
+            assert result[key] == expected[key], (attempt, key)
+        pd.testing.assert_frame_equal(
+            Run.open(folder).history, Run.open(tmp_path / "whole").history, check_exact=True
+        )
+        assert sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) == sorted(
+            [CONFIGURATION, HISTORY, CHECKPOINT]
+        )
+    return killed
+
+
+def test_kill_9_then_resume_twice(tmp_path):
+    assert killed_and_resumed(tmp_path, 2, random.Random(0)) >= 1
+
+
+@pytest.mark.long
+def test_kill_9_then_resume_ten_times_out_of_ten(tmp_path):
+    assert killed_and_resumed(tmp_path, 10, random.Random()) >= 5
