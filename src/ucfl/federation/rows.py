@@ -35,7 +35,8 @@ class Rows:
 
     def flatten(self, tensors: dict[str, Tensor]) -> Tensor:
         """A row from a module's tensors by name."""
-        return self._joined([tensors[name] for name, *_ in self._slots])
+        parts = [tensors[name] for name, *_ in self._slots]
+        return self._joined(parts) if parts else torch.zeros(0, dtype=self.dtype)
 
     def tensors(self, weights: Tensor, rest: Tensor) -> dict[str, Tensor]:
         """A row's tensors by name: views of ``weights``, copies of ``rest``.
@@ -54,14 +55,12 @@ class Rows:
 
     def rest(self, tensors: dict[str, Tensor]) -> Tensor:
         """The untrained part of a row from its tensors, after a forward pass changed them."""
-        return self._joined(
-            [tensors[name] for name, start, *_ in self._slots if start >= self.trainable]
-        )
+        parts = [tensors[name] for name, start, *_ in self._slots if start >= self.trainable]
+        nothing = next(iter(tensors.values())).new_zeros(0, dtype=self.dtype)
+        return self._joined(parts) if parts else nothing
 
     def _joined(self, tensors: list[Tensor]) -> Tensor:
-        nothing = torch.zeros(0, dtype=self.dtype)
-        flat = [tensor.detach().reshape(-1).to(self.dtype) for tensor in tensors]
-        return torch.cat(flat) if flat else nothing
+        return torch.cat([tensor.detach().reshape(-1).to(self.dtype) for tensor in tensors])
 
     def where(self, prefix: str) -> Tensor:
         """[P] mask of the coordinates whose parameter or buffer has a name with this prefix."""

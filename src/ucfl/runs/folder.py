@@ -154,7 +154,9 @@ def read_configuration(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UcflError(f"{folder} is not a run: it holds no {CONFIGURATION}.") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UcflError(f"{file} is damaged ({error}); start the run again with --fresh.") from error
+        raise UcflError(
+            f"{file} is damaged ({error}); start the run again with --fresh."
+        ) from error
     return about
 
 

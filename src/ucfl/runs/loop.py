@@ -113,9 +113,7 @@ def federation(
 ) -> Federation:
     """The federation that a scenario and a seed describe."""
     users = users if users is not None else scenario.build(seed)
-    model = create(
-        scenario.model, users.input_shape, users.classes, seed, scenario.initialisation
-    )
+    model = create(scenario.model, users.input_shape, users.classes, seed, scenario.initialisation)
     training = LocalTraining(
         lr=scenario.lr, momentum=scenario.momentum, batch=scenario.batch, epochs=scenario.epochs
     )
@@ -170,7 +168,9 @@ def train(
         point = Checkpoint(0, 0.0, state, {metric: torch.zeros(0, fed.m) for metric in METRICS})
         point = replace(point, history=_evaluated(fed, algorithm, point))
     else:
-        state = {k: v.to(fed.device) if isinstance(v, Tensor) else v for k, v in point.state.items()}
+        state = {
+            k: v.to(fed.device) if isinstance(v, Tensor) else v for k, v in point.state.items()
+        }
         point = replace(point, state=state)
     began -= point.seconds
     traffic = asdict(algorithm.traffic(fed, point.state))
