@@ -57,7 +57,7 @@ def main(out: Path, scenario: str, rounds: int, seeds: list[int], algorithms: li
                     "worst_final": round(worst(test[-1]), 3),
                     "worst_best": round(worst(test[chosen]), 3),
                     "best_round": chosen,
-                    "down": run.traffic["down"],
+                    "down": run.traffic.down,
                     "seconds": round(time.perf_counter() - began, 1),
                     "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
                     "data": ucfl.runs.folder.read_configuration(run.folder)["users"]["source"],

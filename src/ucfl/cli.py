@@ -8,6 +8,7 @@ import signal
 import sys
 import tomllib
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -96,7 +97,7 @@ def run_command(
                 "rounds": chosen.rounds,
                 **result.summary,
                 "tested_model": result.algorithm.tested_model,
-                "traffic": result.traffic,
+                "traffic": asdict(result.traffic) | {"start": asdict(result.start_traffic)},
                 "seconds": result.checkpoint.seconds,
                 "folder": str(result.folder),
             }
@@ -178,16 +179,20 @@ def algorithms_command(as_json: Json = False) -> None:
     if as_json:
         _print_json(
             {
-                name: {"reference": kind.reference, "tested_model": kind().tested_model}
+                name: {
+                    "reference": kind.reference,
+                    "tested_model": kind().tested_model,
+                    "traffic": kind.cost,
+                }
                 for name, kind in REGISTRY.items()
             }
         )
         return
     rows = [
-        [name, kind().tested_model, (kind.__doc__ or "").splitlines()[0], kind.reference]
-        for name, kind in REGISTRY.items()
+        [name, kind().tested_model, kind.cost, kind.reference] for name, kind in REGISTRY.items()
     ]
-    display.show_table(["algorithm", "tested model", "what it does", "reference"], rows)
+    headers = ["algorithm", "tested model", "models sent in a round", "reference"]
+    display.show_table(headers, rows)
 
 
 @data_app.callback(invoke_without_command=True)

@@ -97,7 +97,7 @@ def test_chunks_and_the_plain_path_change_nothing(name, unequal_users):
 def test_a_saved_state_goes_on_as_if_nothing_had_happened(name, unequal_users, tmp_path):
     fed = make_federation(unequal_users)
     _, state = trained(name, fed, rounds=1)
-    Checkpoint(1, 0.5, state, {}).save(tmp_path / "c")
+    Checkpoint(1, 0.5, state, {}, torch.zeros(1, 3)).save(tmp_path / "c")
     loaded = Checkpoint.load(tmp_path / "c", torch.device("cpu"))
     assert (loaded.round, loaded.seconds) == (1, 0.5)
     assert set(loaded.state) == set(state)

@@ -33,6 +33,8 @@ class Algorithm(ABC):
 
     name: ClassVar[str]
     reference: ClassVar[str]
+    #: What a round sends and computes, in words; `traffic` gives the numbers.
+    cost: ClassVar[str]
     #: Which model a user would deploy, and is tested: aggregated, personalised or local.
     tested_model: ClassVar[str]
 

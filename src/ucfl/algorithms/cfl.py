@@ -35,6 +35,7 @@ class CFL(Algorithm):
 
     name: ClassVar[str] = "cfl"
     reference: ClassVar[str] = "Sattler et al., TNNLS 2020"
+    cost: ClassVar[str] = "one down per cluster, 1 up"
     tested_model: ClassVar[str] = "aggregated"
 
     def start(self, fed: Federation) -> State:

@@ -22,6 +22,7 @@ class FedAvgFinetune(FedAvg):
 
     name: ClassVar[str] = "fedavg-finetune"
     reference: ClassVar[str] = "Wang et al., arXiv 1910.10252, 2019"
+    cost: ClassVar[str] = "1 down, 1 up"
     tested_model: ClassVar[str] = "personalised"
 
     def start(self, fed: Federation) -> State:

@@ -28,6 +28,7 @@ class FedFomo(Algorithm):
 
     name: ClassVar[str] = "fedfomo"
     reference: ClassVar[str] = "Zhang et al., ICLR 2021"
+    cost: ClassVar[str] = "m down, 1 up"
     tested_model: ClassVar[str] = "personalised"
 
     def check(self, fed: Federation) -> None:

@@ -25,6 +25,7 @@ class FedProx(FedAvg):
 
     name: ClassVar[str] = "fedprox"
     reference: ClassVar[str] = "Li et al., MLSys 2020"
+    cost: ClassVar[str] = "1 down, 1 up"
 
     @property
     def tested_model(self) -> str:  # type: ignore[override]

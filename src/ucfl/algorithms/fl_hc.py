@@ -28,6 +28,7 @@ class FLHC(Algorithm):
 
     name: ClassVar[str] = "fl-hc"
     reference: ClassVar[str] = "Briggs et al., IJCNN 2020"
+    cost: ClassVar[str] = "one down per cluster, 1 up"
     tested_model: ClassVar[str] = "aggregated"
 
     def start(self, fed: Federation) -> State:

@@ -17,6 +17,7 @@ class Oracle(FedAvg):
 
     name: ClassVar[str] = "oracle"
     reference: ClassVar[str] = "paper, sec. V-B"
+    cost: ClassVar[str] = "one down per group, 1 up"
 
     def check(self, fed: Federation) -> None:
         """The true groups must be known."""

@@ -31,6 +31,7 @@ class PFedMe(Algorithm):
 
     name: ClassVar[str] = "pfedme"
     reference: ClassVar[str] = "Dinh et al., NeurIPS 2020"
+    cost: ClassVar[str] = "1 down, 1 up, S times the work"
     tested_model: ClassVar[str] = "personalised"
 
     def training(self, fed: Federation) -> LocalTraining:

@@ -30,6 +30,7 @@ class Scaffold(Algorithm):
 
     name: ClassVar[str] = "scaffold"
     reference: ClassVar[str] = "Karimireddy et al., ICML 2020"
+    cost: ClassVar[str] = "2 down, 2 up, E times the work"
     tested_model: ClassVar[str] = "aggregated"
 
     def training(self, fed: Federation) -> LocalTraining:

@@ -39,6 +39,7 @@ class UserCentric(Algorithm):
 
     name: ClassVar[str] = "user-centric"
     reference: ClassVar[str] = "paper, Algorithms 1 and 2"
+    cost: ClassVar[str] = "k down, 1 up; once: 1 down, 1 up"
     tested_model: ClassVar[str] = "aggregated"
 
     def check(self, fed: Federation) -> None:
@@ -129,6 +130,7 @@ class ParallelUserCentric(UserCentric):
 
     name: ClassVar[str] = "parallel-user-centric"
     reference: ClassVar[str] = "paper, sec. V-F, eq. 13"
+    cost: ClassVar[str] = "k down, k up, k times the work; once: 1 down, 1 up"
 
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Each stream's model visits every user."""

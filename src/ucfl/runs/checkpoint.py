@@ -27,10 +27,12 @@ class Checkpoint:
     seconds: float
     state: State
     history: dict[str, Tensor]  # metric -> [round + 1, users]
+    traffic: Tensor  # [round, 3]: models down, models up, work, of every round
 
     def save(self, file: Path) -> None:
         """Write to ``file``, atomically."""
         tensors = {f"history/{k}": v for k, v in self.history.items()}
+        tensors["traffic"] = self.traffic
         values: dict[str, Any] = {}
         for name, value in self.state.items():
             if isinstance(value, Tensor):
@@ -55,7 +57,8 @@ class Checkpoint:
             ) from error
         state = {k[6:]: t.to(device) for k, t in tensors.items() if k.startswith("state/")}
         history = {k[8:]: t for k, t in tensors.items() if k.startswith("history/")}
-        return cls(about["round"], about["seconds"], {**state, **about["values"]}, history)
+        state |= about["values"]
+        return cls(about["round"], about["seconds"], state, history, tensors["traffic"])
 
 
 def write_atomically(file: Path, write: Callable[[Path], object]) -> None:

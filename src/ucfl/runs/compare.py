@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ class Comparison:
             "worst": over_seeds("worst", np.mean),
             "std": {who: over_seeds(who, deviation) for who in ("mean", "worst")},
             "tested_model": runs[0].algorithm.tested_model,
-            "traffic": runs[0].traffic,
+            "traffic": asdict(runs[0].traffic) | {"start": asdict(runs[0].start_traffic)},
             "seconds": float(sum(run.checkpoint.seconds for run in runs)),
             "runs": [str(run.folder) for run in runs],
         }

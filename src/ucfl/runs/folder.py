@@ -24,6 +24,7 @@ from ucfl.errors import UcflError
 from ucfl.federation import Federation
 from ucfl.runs.checkpoint import Checkpoint, write_atomically
 from ucfl.users import Scenario
+from ucfl.wireless import Traffic
 
 CONFIGURATION, HISTORY, CHECKPOINT = "run.json", "history.parquet", "checkpoint.safetensors"
 #: The metrics in every history: accuracies of the tested model, user by user.
@@ -116,10 +117,14 @@ class Run:
         }
 
     @property
-    def traffic(self) -> dict[str, float]:
-        """What a round sends and computes, as the run recorded it."""
-        traffic: dict[str, float] = read_configuration(self.folder)["traffic"]
-        return traffic
+    def traffic(self) -> Traffic:
+        """What the last round sent and computed (clusterings change it as they go)."""
+        return Traffic(*self.checkpoint.traffic[-1].tolist())
+
+    @property
+    def start_traffic(self) -> Traffic:
+        """What was sent and computed once, before the first round."""
+        return Traffic(**read_configuration(self.folder)["start_traffic"])
 
 
 def mean(accuracies: NDArray[np.float64]) -> float:
@@ -161,7 +166,7 @@ def read_configuration(folder: Path) -> dict[str, Any]:
 
 
 def write_configuration(
-    folder: Path, configuration: Configuration, fed: Federation, traffic: dict[str, float]
+    folder: Path, configuration: Configuration, fed: Federation, start_traffic: Traffic
 ) -> None:
     """Write ``run.json``: what to repeat the run with."""
     packages = ("ucfl", "torch", "numpy", "scikit-learn", "scipy")
@@ -170,7 +175,7 @@ def write_configuration(
         "scenario": configuration.scenario.model_dump(mode="json"),
         "algorithm": configuration.algorithm,
         "seed": configuration.seed,
-        "traffic": traffic,
+        "start_traffic": asdict(start_traffic),
         "users": {"names": fed.users.names, "source": fed.users.source},
         "parameters": fed.rows.size,
         "machine": {

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -51,9 +51,9 @@ OnNote = Callable[[str], None]
 class Stopped(Exception):  # noqa: N818 (a stop is no error)
     """Ctrl-C came; the run is on disk up to its last whole round."""
 
-    def __init__(self, folder: Path, round: int) -> None:
-        super().__init__(f"stopped after round {round}")
-        self.folder, self.round = folder, round
+    def __init__(self, folder: Path, t: int) -> None:
+        super().__init__(f"stopped after round {t}")
+        self.folder, self.round = folder, t
 
 
 def run(
@@ -165,7 +165,8 @@ def train(
         state = algorithm.start(fed)
         if on_note and (text := algorithm.describe(state)):
             on_note(f"{algorithm.label}: {text}")
-        point = Checkpoint(0, 0.0, state, {metric: torch.zeros(0, fed.m) for metric in METRICS})
+        empty = {metric: torch.zeros(0, fed.m) for metric in METRICS}
+        point = Checkpoint(0, 0.0, state, empty, torch.zeros(0, 3, dtype=torch.float64))
         point = replace(point, history=_evaluated(fed, algorithm, point))
     else:
         state = {
@@ -173,15 +174,16 @@ def train(
         }
         point = replace(point, state=state)
     began -= point.seconds
-    traffic = asdict(algorithm.traffic(fed, point.state))
-    traffic["start"] = asdict(algorithm.start_traffic(fed, point.state))
-    write_configuration(folder, configuration, fed, traffic)
+    write_configuration(folder, configuration, fed, algorithm.start_traffic(fed, point.state))
     saved = time.perf_counter()
     try:
         while point.round < scenario.rounds:
             t = point.round + 1
             state = algorithm.round(fed, point.state, t)
-            point = Checkpoint(t, time.perf_counter() - began, state, point.history)
+            sent = torch.tensor([astuple(algorithm.traffic(fed, state))], dtype=torch.float64)
+            seconds = time.perf_counter() - began
+            traffic = torch.cat([point.traffic, sent])
+            point = Checkpoint(t, seconds, state, point.history, traffic)
             point = replace(point, history=_evaluated(fed, algorithm, point))
             if on_round:
                 test = point.history["test_accuracy"][-1].double().numpy()
@@ -224,9 +226,10 @@ def _claim(
         stored = (folder / CHECKPOINT).exists()
         same = about["configuration"] == configuration.identity()
         if resume and not same:
+            difference = _difference(about, configuration)
             raise UcflError(
-                f"{folder} holds a run of another configuration ({_difference(about, configuration)}"
-                "); give --out another folder, or replace it with --fresh."
+                f"{folder} holds a run of another configuration ({difference}); give --out "
+                "another folder, or replace it with --fresh."
             )
         if resume and stored:
             point = Checkpoint.load(folder / CHECKPOINT, torch.device("cpu"))
