@@ -19,29 +19,15 @@ from torch.func import functional_call, grad, vmap
 
 from ucfl.errors import UcflError
 from ucfl.federation.batches import Batch, batches, passes
+from ucfl.federation.gradients import Gradients, measure
 from ucfl.federation.layers import adapt
+from ucfl.federation.memory import default_chunk
 from ucfl.federation.rows import Rows
 from ucfl.federation.training import LocalTraining, Pull
 from ucfl.users import Examples, Split, Users
 
 #: Examples that go through one model at a time when nothing is trained.
 EVALUATION_BATCH = 1024
-#: Examples in flight for which a CPU stacks users (measured: benchmarks/chunks.py).
-CPU_EXAMPLES = 320
-
-
-@dataclass(frozen=True)
-class Gradients:
-    """What users send in the collaboration round (paper, sec. IV-A).
-
-    ``full`` [m, P] holds ∇ℓ(θ, D_i); ``variances`` [m] holds σ²_i (eq. 9), estimated over
-    ``batches`` [m] disjoint batches of ``batch`` [m] examples.
-    """
-
-    full: Tensor
-    variances: Tensor
-    batch: Tensor
-    batches: Tensor
 
 
 class Federation:
@@ -76,7 +62,7 @@ class Federation:
             raise UcflError("the model has no trainable parameter.")
         self._check_model()
         self.plain = plain or self.m == 1
-        self.chunk = 1 if self.plain else chunk or self._default_chunk()
+        self.chunk = 1 if self.plain else chunk or default_chunk(self)
         self._alike = bool((self.sizes == self.sizes[0]).all())
 
     @property
@@ -134,7 +120,7 @@ class Federation:
         return torch.cat(
             [
                 self._train_chunk(theta, users, t, pull, training, example_weights)[:real]
-                for users, real in self._chunks()
+                for users, real in self.chunks()
             ]
         )
 
@@ -169,8 +155,8 @@ class Federation:
         added = pull.at(users, cut) if pull else None
         batch = torch.full_like(users, training.batch)
         steps = self.steps_of(training)[users]
-        for step in self._batches(users, t, batch, steps, training.batch, example_weights):
-            slope, new_rest = self._gradient(weights, rest, step)
+        for step in self.batches_of(users, t, batch, steps, training.batch, example_weights):
+            slope, new_rest = self.gradient(weights, rest, step)
             if added is not None:
                 slope = slope + added(weights)
             new_velocity = training.momentum * velocity + slope
@@ -186,48 +172,11 @@ class Federation:
         """Each user's full gradient at its row of Θ, and its variance (paper, eq. 9).
 
         ``batch`` is n_k (None: the federation's ``variance_batch``): a share of the user's data
-        if below 1, else a number of examples. One pass over the data: K = ⌊n_i / n_k⌋ disjoint
-        random batches give the variance about the full gradient; what is left over counts
-        towards the full gradient only.
+        if below 1, else a number of examples.
         """
-        sizes, batch = self.sizes, self.variance_batch if batch is None else batch
-        n_k = torch.full_like(sizes, int(batch))
-        if batch < 1:
-            n_k = (sizes.double() * batch + 1e-9).floor().long()  # a third of 300 is 100
-        n_k = torch.minimum(n_k.clamp(min=1), sizes)
-        widest = int(n_k.max())
-        at_once = max(1, self.chunk * self.training.batch // widest)
-        parts = [
-            tuple(
-                part[:real] for part in self._gradients_of_chunk(theta, users, n_k[users], widest)
-            )
-            for users, real in self._chunks(at_once)
-        ]
-        full, variances = (torch.cat(part) for part in zip(*parts, strict=True))
-        return Gradients(full, variances, n_k, sizes // n_k)
+        return measure(self, theta, self.variance_batch if batch is None else batch)
 
-    def _gradients_of_chunk(
-        self, theta: Tensor, users: Tensor, n_k: Tensor, widest: int
-    ) -> tuple[Tensor, Tensor]:
-        cut, sizes = self.rows.trainable, self.sizes[users]
-        weights, rest = theta[users, :cut], theta[users, cut:]
-        full, mean = torch.zeros_like(weights), torch.zeros_like(weights)
-        scatter = torch.zeros(len(users), dtype=torch.float64, device=self.device)
-        seen = torch.zeros_like(sizes)
-        for step in self._batches(users, 0, n_k, passes(sizes, n_k), widest):
-            slope, _ = self._gradient(weights, rest, step)
-            here = step.count if step.idle is None else step.count * ~step.idle[:, 0]
-            full += slope * (here.to(slope.dtype) / sizes)[:, None]
-            # Welford's update of mean and scatter, by the batches of full length.
-            whole = here == n_k
-            seen += whole
-            apart = slope - mean
-            mean += apart * (whole.to(slope.dtype) / seen.clamp(min=1))[:, None]
-            scatter += whole * (apart * (slope - mean)).sum(1, dtype=torch.float64)
-        off = (mean - full).square().sum(1, dtype=torch.float64)
-        return full, scatter / (sizes // n_k) + off
-
-    def _chunks(self, chunk: int | None = None) -> Iterator[tuple[Tensor, int]]:
+    def chunks(self, chunk: int | None = None) -> Iterator[tuple[Tensor, int]]:
         """Users to stack, and how many of them are real.
 
         A lone user brings its twin: backends compute one model alone with other kernels than
@@ -235,14 +184,12 @@ class Federation:
         a user's result were the same for every chunk with LeNet-5 and VGG on the CPUs tried.
         """
         for users in torch.arange(self.m, device=self.device).split(chunk or self.chunk):
-            lone = len(users) == 1 and not self.plain
             if self.plain:
-                for user in users:
-                    yield user[None], 1
+                yield from ((user[None], 1) for user in users)
             else:
-                yield (users.repeat(2) if lone else users), len(users)
+                yield (users if len(users) > 1 else users.repeat(2)), len(users)
 
-    def _batches(
+    def batches_of(
         self,
         users: Tensor,
         t: int,
@@ -251,24 +198,27 @@ class Federation:
         widest: int,
         weights: Tensor | None = None,
     ) -> Iterator[Batch]:
+        """The training batches of some users, ``widest`` the largest of their batch sizes."""
         padded = 0 if self._alike or self.plain else widest
         return batches(self.users, users, self.seed, t, batch, steps, padded, weights)
 
-    def _gradient(self, weights: Tensor, rest: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def gradient(self, weights: Tensor, rest: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Each user's gradient on its batch, and the buffers that came out."""
         self._model.train()
         if self.plain:
             arguments: Any = [a if a is None else a[0] for a in batch.arguments]
             leaf = weights[0].detach().requires_grad_()
-            loss, new_rest = self._loss(leaf, rest[0], *arguments)
+            loss, new_rest = self.user_loss(leaf, rest[0], *arguments)
             (slope,) = torch.autograd.grad(loss, leaf)
             return slope[None], new_rest[None]
         dims = (0, 0, *(a if a is None else 0 for a in batch.arguments))
-        gradient: Any = vmap(grad(self._loss, has_aux=True), in_dims=dims, randomness="different")
+        gradient: Any = vmap(
+            grad(self.user_loss, has_aux=True), in_dims=dims, randomness="different"
+        )
         slopes, new_rests = gradient(weights, rest, *batch.arguments)
         return slopes, new_rests
 
-    def _loss(
+    def user_loss(
         self,
         weights: Tensor,
         rest: Tensor,
@@ -313,7 +263,7 @@ class Federation:
         self._moment.real = None
         return torch.cat(
             [self._chunk_outputs(theta[users], data.inputs[users])[:real]
-             for users, real in self._chunks()]
+             for users, real in self.chunks()]
         )  # fmt: skip
 
     @torch.no_grad()
@@ -343,7 +293,7 @@ class Federation:
         self._model.eval()
         self._moment.real = None
         totals = []
-        for users, real in self._chunks():
+        for users, real in self.chunks():
             longest = int(data.sizes[users].max())
             total = theta.new_zeros(len(users))
             for start in range(0, longest, EVALUATION_BATCH):
@@ -384,36 +334,6 @@ class Federation:
                 f"{self.users.classes} classes."
             )
 
-    def _default_chunk(self) -> int:
-        """How many users to stack: all that fit on a GPU; on a CPU, what its cache likes.
-
-        There, stacking users shares the cost of starting each operation, which is most of the
-        time when batches are small; too many users at once leave the cache.
-        """
-        if self.device.type == "cpu":
-            return min(self.m, max(4, CPU_EXAMPLES // self.training.batch))
-        free, _ = torch.cuda.mem_get_info(self.device)
-        return max(1, min(self.m, int(0.5 * free / self._bytes_per_user())))
-
-    def _bytes_per_user(self) -> float:
-        """Memory for one more user in a chunk: its rows, and what autograd keeps of a batch."""
-        kept = 0
-
-        def keep(tensor: Tensor) -> Tensor:
-            nonlocal kept
-            kept += tensor.numel() * tensor.element_size()
-            return tensor
-
-        start = self.rows.initial.to(self.device)
-        cut = self.rows.trainable
-        one = self.users.train.inputs[0, :1], self.users.train.labels[0, :1]
-        key = torch.zeros((), dtype=torch.int64, device=self.device)
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            self._model.train()
-            self._loss(start[:cut].requires_grad_(), start[cut:], *one, None, None, key + 1, key)
-        # The backward pass needs about as much again, and vmap copies some of its inputs.
-        return 3.0 * kept * self.training.batch + 8.0 * start.element_size() * self.rows.size
-
 
 @dataclass(frozen=True)
 class Step:
@@ -432,10 +352,10 @@ class Step:
         """θ − lr · (gradient + pull), with the buffers that the batch leaves behind."""
         fed, cut = self.fed, self.fed.rows.trainable
         parts = []
-        for users, real in fed._chunks():
+        for users, real in fed.chunks():
             part = self.batch.part(users)
             weights, rest = theta[users, :cut], theta[users, cut:]
-            slope, rest = fed._gradient(weights, rest, part)
+            slope, rest = fed.gradient(weights, rest, part)
             if pull:
                 slope = slope + pull.at(users, cut)(weights)
             parts.append(torch.cat([weights - self.lr * slope, rest], 1)[:real])

@@ -1,0 +1,44 @@
+"""How many users to train side by side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from ucfl.federation.engine import Federation
+
+#: Examples in flight for which a CPU stacks users (measured: benchmarks/chunks.py).
+CPU_EXAMPLES = 320
+
+
+def default_chunk(fed: Federation) -> int:
+    """All users that fit on a GPU; on a CPU, what its cache likes.
+
+    There, stacking users shares the cost of starting each operation, which is most of the time
+    when batches are small; too many users at once leave the cache.
+    """
+    if fed.device.type == "cpu":
+        return min(fed.m, max(4, CPU_EXAMPLES // fed.training.batch))
+    free, _ = torch.cuda.mem_get_info(fed.device)
+    return max(1, min(fed.m, int(0.5 * free / bytes_per_user(fed))))
+
+
+def bytes_per_user(fed: Federation) -> float:
+    """Memory for one more user in a chunk: its rows, and what autograd keeps of a batch."""
+    kept = 0
+
+    def keep(tensor: Tensor) -> Tensor:
+        nonlocal kept
+        kept += tensor.numel() * tensor.element_size()
+        return tensor
+
+    start, cut = fed.rows.initial.to(fed.device), fed.rows.trainable
+    one = fed.users.train.inputs[0, :1], fed.users.train.labels[0, :1]
+    key = torch.zeros((), dtype=torch.int64, device=fed.device)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        fed.user_loss(start[:cut].requires_grad_(), start[cut:], *one, None, None, key + 1, key)
+    # The backward pass needs about as much again, and vmap copies some of its inputs.
+    return 3.0 * kept * fed.training.batch + 8.0 * start.element_size() * fed.rows.size

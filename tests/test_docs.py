@@ -1,0 +1,49 @@
+"""What the documentation says is what the stored results and the code say."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from ucfl.algorithms import REGISTRY
+
+ROOT = Path(__file__).parent.parent
+
+
+def tables():
+    spec = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/results/README.md"])
+def test_the_tables_equal_the_stored_results(page):
+    text = (ROOT / page).read_text()
+    assert "<!-- table" in text
+    assert tables().written(text) == text
+
+
+def test_every_algorithm_has_a_page():
+    pages = {page.stem for page in (ROOT / "docs" / "algorithms").glob("*.md")}
+    assert pages == set(REGISTRY)
+    for name in REGISTRY:
+        text = (ROOT / "docs" / "algorithms" / f"{name}.md").read_text()
+        for part in ("Idea", "Equation", "Cost of a round", "When to use it", "Reference"):
+            assert f"**{part}.**" in text
+
+
+def test_every_test_that_the_equations_page_names_exists():
+    page = (ROOT / "docs" / "equations.md").read_text()
+    code = "\n".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
+    named = re.findall(r"\btest_[a-z0-9_]+\b(?!\.py)", page)
+    assert len(named) > 15
+    for name in named:
+        assert f"def {name}(" in code, name
+
+
+def test_every_link_in_the_pages_leads_somewhere():
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), (page.name, target)
