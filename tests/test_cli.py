@@ -156,7 +156,12 @@ def test_the_process_itself_exits_with_2_and_shows_no_traceback(tmp_path):
 def test_a_stopped_run_says_how_to_go_on(data, tmp_path, number):
     options = ["run", data, "--model", "mlp", "--rounds", 500, "--out", tmp_path / "r"]
     process = subprocess.Popen(
-        ucfl_command(*options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ucfl_command(*options),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell starts background jobs with SIGINT ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     first = process.stderr.readline()  # a tenth of the rounds is done
     assert "round 50/500" in first
