@@ -30,11 +30,9 @@ notes = Console(stderr=True, highlight=False)
 
 
 @contextmanager
-def rounds_shown(quiet: bool = False) -> Iterator[OnRound | None]:
+def rounds_shown() -> Iterator[OnRound]:
     """Show each run as it trains: a live bar on a terminal, a line per tenth elsewhere."""
-    if quiet:
-        yield None
-    elif notes.is_terminal:
+    if notes.is_terminal:
         yield from _live_bars()
     else:
         yield _plain_lines()
