@@ -57,8 +57,19 @@ def test_compare_prints_one_object_and_nothing_else(data, tmp_path):
         assert {"std", "tested_model", "traffic", "seconds"} <= set(row)
 
 
+def test_plan_prints_a_table_and_a_recommendation(data, tmp_path):
+    done = ucfl("plan", data, "--model", "mlp", "--system", "wired", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "recommended" in done.stdout
+    assert "Take " in done.stdout
+    done = ucfl("plan", data, "--model", "mlp", "--system", "urban-macro", "--json", cwd=tmp_path)
+    plan = json.loads(done.stdout)
+    assert plan["unit"] == "s"
+    assert {"streams", "round_time", "joules", "score"} <= set(plan["streams"][0])
+
+
 def test_lists(tmp_path):
-    for command in ("scenarios", "algorithms", "data"):
+    for command in ("scenarios", "algorithms", "data", "systems"):
         assert ucfl(command, cwd=tmp_path).returncode == 0
         assert json.loads(ucfl(command, "--json", cwd=tmp_path).stdout)
 
@@ -93,6 +104,9 @@ def mistakes(tmp_path):
     (cut / "b.npz").write_bytes((cut / "b.npz").read_bytes()[:200])
     (tmp_path / "file").write_text("")
     good = bad_folder(tmp_path, "good")
+    np.save(tmp_path / "w.npy", np.full((4, 4), 0.25))
+    np.save(tmp_path / "rows.npy", np.full((4, 3), 0.25))
+    (tmp_path / "empty-folder").mkdir()
     return [
         (["run", "rotated-mnits"], "did you mean 'rotated-mnist'"),
         (["run", "--algorithm", "fedagv"], "did you mean 'fedavg'"),
@@ -121,6 +135,18 @@ def mistakes(tmp_path):
         (["data", "fetch", "imagenet"], "unknown data set"),
         (["data", "import", "emnist", tmp_path / "nowhere"], "does not exist"),
         (["data", "verify", "cifar10"], "ucfl data fetch cifar10"),
+        (["plan", "--system", "wierd"], "did you mean 'wired'"),
+        (["plan", "--system", "wired:rho=-1"], "above 0"),
+        (["plan", "--system", "wired:t_min=-1"], "t_min must be"),
+        (["plan", tmp_path / "nowhere.npy"], "no readable matrix"),
+        (["plan", tmp_path / "w.npy", "--system", "urban-micro"], "--model-bytes"),
+        (["plan", tmp_path / "w.npy", "--max-streams", "9"], "9 streams do not fit 4 users"),
+        (["plan", tmp_path / "w.npy", "--deadline", "0.5"], "no number of streams meets"),
+        (["plan", tmp_path / "w.npy", "--system", "urban-micro:base_dbm=-300",
+          "--model-bytes", "9"], "gets no rate on the downlink"),
+        (["plan", tmp_path / "rows.npy"], "must be a square matrix"),
+        (["plan", tmp_path / "empty-folder"], "holds no run"),
+        (["plan", "rotated-mnits"], "did you mean 'rotated-mnist'"),
     ]  # fmt: skip
 
 
@@ -182,7 +208,7 @@ def test_seeds():
 
 
 def test_help_for_everything(tmp_path):
-    for command in ([], ["run"], ["compare"]):
+    for command in ([], ["run"], ["compare"], ["plan"]):
         done = ucfl(*command, "--help", cwd=tmp_path)
         assert done.returncode == 0
         assert "Usage" in done.stdout

@@ -23,6 +23,7 @@ from rich.table import Table
 from ucfl.runs import Progress
 from ucfl.runs.loop import OnRound
 from ucfl.users.acquire import OnBytes
+from ucfl.wireless import Plan
 
 #: Answers go to standard output, everything else to standard error.
 answers = Console(highlight=False)
@@ -138,3 +139,60 @@ def show_comparison(result: dict[str, Any]) -> None:
         "worst: the worst user.",
         soft_wrap=True,
     )
+
+
+#: A table of streams is cut to this many rows on screen; --json has all.
+ROWS = 24
+
+
+def show_plan(plan: Plan, system: str) -> None:
+    """The table of ``ucfl plan``, and its answer in words."""
+    options = list(plan.options)
+    if len(options) > ROWS:
+        best = max(options, key=lambda option: option.score)
+        kept = {
+            *range(ROWS - 3),
+            *(options.index(o) for o in (plan.recommended, best, options[-1])),
+        }
+        options = [options[i] for i in sorted(kept)]
+    joules = not math.isnan(options[0].joules)
+    rows = []
+    for option in options:
+        mark = "recommended" if option is plan.recommended else ""
+        row = [str(option.streams), f"{option.silhouette:.3f}", f"{option.round_time:.4g}"]
+        row += [f"{option.slowdown:.2f}", amount(option.down_bytes), amount(option.up_bytes)]
+        row += [f"{option.joules:.4g}"] if joules else []
+        rows.append([*row, f"{option.score:.3f}", mark if option.affordable else "too dear"])
+    headers = ["streams", "silhouette", f"round in {plan.unit}", "times FedAvg's", "down", "up"]
+    headers += ["joules"] if joules else []
+    show_table([*headers, "score", ""], rows, f"Streams on {system}")
+    if len(options) < len(plan.options):
+        answers.print(f"{len(plan.options) - len(options)} more rows with --json.")
+    answers.print(f"Take {plan.reason}", soft_wrap=True, markup=False)
+
+
+def show_times(times: dict[str, Any], unit: str) -> None:
+    """When each algorithm reaches the target."""
+    rows = [
+        [
+            label,
+            f"{row['streams']:g}",
+            "never" if math.isinf(row["time"]) else f"{row['time']:.4g}",
+            percent(row["final"]),
+            f"{row['end']:.4g}",
+        ]
+        for label, row in times["algorithms"].items()
+    ]
+    headers = ["algorithm", "streams", f"time in {unit}", "final mean", "time of all rounds"]
+    show_table(headers, rows, f"Time to {times['target']:.1f}% mean accuracy")
+
+
+def amount(count: float) -> str:
+    """Bytes as people read them; a dash where the model's size is not known."""
+    if count == 0:
+        return "–"
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

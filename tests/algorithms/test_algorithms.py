@@ -49,7 +49,7 @@ def test_local_sends_nothing(unequal_users):
     [
         ("fedagv", "did you mean 'fedavg'"),
         ("fedavg:mu", "option=value"),
-        ("fedavg:mu=1", "has no hyper-parameters"),
+        ("fedavg:mu=1", "has no options"),
     ],
 )
 def test_bad_names_and_options_are_one_sentence(text, sentence):

@@ -15,7 +15,7 @@ from ucfl.algorithms.oracle import Oracle
 from ucfl.algorithms.pfedme import PFedMe
 from ucfl.algorithms.scaffold import Scaffold
 from ucfl.algorithms.user_centric import ParallelUserCentric, UserCentric
-from ucfl.errors import UcflError, check_name
+from ucfl.options import split, typed
 
 #: Every algorithm by its name.
 REGISTRY: dict[str, type[Algorithm]] = {
@@ -42,12 +42,8 @@ REGISTRY: dict[str, type[Algorithm]] = {
 
 def find(text: str) -> Algorithm:
     """An algorithm from ``name`` or ``name:option=value:option=value``."""
-    name, *options = text.split(":")
-    check_name("algorithm", name, REGISTRY)
-    pairs = [option.partition("=") for option in options]
-    if bad := [option for option, equals, _ in pairs if not equals]:
-        raise UcflError(f"{text!r}: write hyper-parameters as option=value, not {bad[0]!r}.")
-    return REGISTRY[name].with_options({option: value for option, _, value in pairs})
+    name, options = split(text, "algorithm", REGISTRY)
+    return REGISTRY[name](**typed(REGISTRY[name], name, options))
 
 
 __all__ = ["REGISTRY", "Algorithm", "State", "find"]

@@ -6,12 +6,10 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_type_hints
+from typing import ClassVar
 
-from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from ucfl.errors import UcflError, check_name
 from ucfl.federation import Federation, LocalTraining
 from ucfl.users import Split
 from ucfl.wireless import Traffic
@@ -65,6 +63,10 @@ class Algorithm(ABC):
         """Each user's accuracy with the model that it would deploy."""
         return fed.accuracy(self.models(state), split)
 
+    def audience(self, state: State) -> Tensor | None:
+        """[m]: which broadcast each user listens to; None where everyone listens to all."""
+        return tensor(state, "labels") if "labels" in state else None
+
     def training(self, fed: Federation) -> LocalTraining:
         """How users train; the scenario's, unless the method has its own settings."""
         return fed.training
@@ -82,21 +84,3 @@ class Algorithm(ABC):
             if getattr(self, field.name) != field.default
         ]
         return ":".join([self.name, *changed])
-
-    @classmethod
-    def with_options(cls, options: Mapping[str, str]) -> Algorithm:
-        """The algorithm with hyper-parameters given as text."""
-        hints = get_type_hints(cls)
-        known = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
-        values: dict[str, Any] = {}
-        for option, text in options.items():
-            if not known:
-                raise UcflError(f"{cls.name} has no hyper-parameters, so {option!r} is not one.")
-            check_name(f"hyper-parameter of {cls.name}", option, known)
-            adapter: TypeAdapter[Any] = TypeAdapter(known[option])
-            try:
-                values[option] = adapter.validate_python(text)
-            except ValidationError as error:
-                reason = error.errors()[0]["msg"]
-                raise UcflError(f"{cls.name}: {option}={text}: {reason}.") from error
-        return cls(**values)

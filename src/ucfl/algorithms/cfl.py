@@ -41,7 +41,7 @@ class CFL(Algorithm):
     def start(self, fed: Federation) -> State:
         """One cluster."""
         labels = torch.zeros(fed.m, dtype=torch.int64, device=fed.device)
-        return {"theta": fed.initial(), "labels": labels, "scale": 0.0}
+        return {"theta": fed.initial(), "labels": labels, "scale": 0.0, "streams": 1}
 
     def round(self, fed: Federation, state: State, t: int) -> State:
         """FedAvg inside each cluster; then split the clusters that ask for it."""
@@ -49,7 +49,7 @@ class CFL(Algorithm):
         local = fed.train(theta, t)
         update = (local - theta)[:, : fed.rows.trainable].double()
         scale = float(state["scale"]) or float(update.norm(dim=1).max())
-        mixed = Mixing.within(fed.sizes, labels) @ local
+        mixing = Mixing.within(fed.sizes, labels)
         fresh = labels.clone()
         for cluster in labels.unique().tolist():
             members = torch.nonzero(labels == cluster)[:, 0]  # users, not positions
@@ -57,7 +57,8 @@ class CFL(Algorithm):
                 half = bipartition(update[members])
                 if separation(update[members], half) >= self.separation:
                     fresh[members[half]] = int(fresh.max()) + 1
-        return {"theta": mixed, "labels": fresh, "scale": scale}
+        mixed = mixing @ local
+        return {"theta": mixed, "labels": fresh, "scale": scale, "streams": mixing.count}
 
     def _asks_to_split(
         self, fed: Federation, updates: Tensor, members: Tensor, scale: float
@@ -68,8 +69,8 @@ class CFL(Algorithm):
         return small and bool(largest > self.largest_above * scale)
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
-        """A broadcast per cluster."""
-        return Traffic(down=len(tensor(state, "labels").unique()), up=1)
+        """A broadcast per cluster that was there before the round's splits."""
+        return Traffic(down=int(state["streams"]), up=1)
 
 
 def bipartition(updates: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ class FedAvg(Algorithm):
 
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Train everywhere, average."""
-        return {"theta": self.mixing(fed) @ fed.train(self.models(state), t)}
+        return {**state, "theta": self.mixing(fed) @ fed.train(self.models(state), t)}
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """One broadcast per stream, one model up per user."""

@@ -22,7 +22,7 @@ class FedAvgFinetune(FedAvg):
 
     name: ClassVar[str] = "fedavg-finetune"
     reference: ClassVar[str] = "Wang et al., arXiv 1910.10252, 2019"
-    cost: ClassVar[str] = "1 down, 1 up"
+    cost: ClassVar[str] = "1 down, 1 up, E more epochs of work"
     tested_model: ClassVar[str] = "personalised"
 
     def start(self, fed: Federation) -> State:
@@ -40,5 +40,5 @@ class FedAvgFinetune(FedAvg):
         return tensor(state, "personal")
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
-        """FedAvg's: fine-tuning happens once, at deployment, and not in every round."""
-        return Traffic(down=1, up=1)
+        """FedAvg's messages; the fine-tuning is work too."""
+        return Traffic(down=1, up=1, work=1 + self.epochs / fed.training.epochs)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
+from ucfl.collaboration import Mixing
 from ucfl.errors import UcflError
 from ucfl.federation import Federation, draws
 from ucfl.wireless import Traffic
@@ -53,7 +54,8 @@ class FedFomo(Algorithm):
         # Who finds nothing better, or cannot tell, keeps what it trained.
         own = torch.eye(fed.m, dtype=weights.dtype, device=fed.device)
         weights = torch.where(total > 0, weights / total.clamp(min=1e-300), own)
-        theta = weights.to(after.dtype) @ after
+        everyone = torch.arange(fed.m, device=fed.device)
+        theta = Mixing(weights, everyone) @ after
         return {"theta": theta, "affinity": affinity + weights, "weights": weights}
 
     def offers(self, fed: Federation, affinity: Tensor, t: int) -> Tensor:

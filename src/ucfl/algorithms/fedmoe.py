@@ -66,8 +66,9 @@ class FedMoE(Algorithm):
         """Train all of it, average the experts."""
         mixture = self.federation(fed)
         local = mixture.train(self.models(state), t)
-        mixed = Mixing.average(fed.sizes) @ local
-        return {"theta": torch.where(mixture.rows.where("gate.").to(fed.device), local, mixed)}
+        experts = ~mixture.rows.where("gate.").to(fed.device)
+        local[:, experts] = Mixing.average(fed.sizes) @ local[:, experts]
+        return {"theta": local}
 
     def accuracy(self, fed: Federation, state: State, split: Split = "test") -> Tensor:
         """Of the mixture."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ucfl.algorithms.algorithm import State
 from ucfl.algorithms.fedavg import FedAvg
 from ucfl.collaboration import Mixing
 from ucfl.errors import UcflError
@@ -23,6 +24,10 @@ class Oracle(FedAvg):
         """The true groups must be known."""
         if fed.groups is None:
             raise UcflError("the oracle needs the users' true groups, and these users have none.")
+
+    def start(self, fed: Federation) -> State:
+        """Everyone starts from the same model, and listens to its own group."""
+        return {**super().start(fed), "labels": self.mixing(fed).labels}
 
     def mixing(self, fed: Federation) -> Mixing:
         """Average inside each group."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
 
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
 from ucfl.collaboration import (
@@ -135,17 +134,19 @@ class ParallelUserCentric(UserCentric):
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Each stream's model visits every user."""
         mixing, theta = self.mixing(state), self.models(state)
-        first = [int((mixing.labels == s).nonzero()[0]) for s in range(mixing.count)]
-        launched: list[Tensor] = [theta[user].expand(fed.m, -1) for user in first]
-        streams = torch.stack(
-            [
-                rule.to(theta.dtype) @ fed.train(start, t)
-                for rule, start in zip(mixing.streams, launched, strict=True)
-            ]
-        )
-        return {**state, "theta": streams[mixing.labels]}
+        everyone = torch.zeros_like(mixing.labels)
+        fresh = torch.empty_like(theta)
+        for s, rule in enumerate(mixing.streams):
+            listeners = mixing.labels == s
+            launched = theta[listeners][:1].expand(fed.m, -1)
+            mixed = Mixing(rule[None], everyone) @ fed.train(launched, t)
+            fresh[listeners] = mixed[listeners]
+        return {**state, "theta": fresh}
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """Every stream's model goes down to all, comes back from all, and is trained by all."""
         count = self.mixing(state).count
         return Traffic(down=count, up=count, work=count)
+
+    def audience(self, state: State) -> None:
+        """Everyone trains every stream's model."""

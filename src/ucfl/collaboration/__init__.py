@@ -2,7 +2,13 @@
 
 from ucfl.collaboration.diagnosis import Diagnosis, noise_floor, spread
 from ucfl.collaboration.mixing import Mixing
-from ucfl.collaboration.streams import StreamPlan, choose_streams, fixed_streams
+from ucfl.collaboration.streams import (
+    StreamPlan,
+    choose_streams,
+    fixed_streams,
+    stream_choices,
+    tradeoff_function,
+)
 from ucfl.collaboration.weights import collaboration_weights, gradient_distances
 
 __all__ = [
@@ -15,4 +21,6 @@ __all__ = [
     "gradient_distances",
     "noise_floor",
     "spread",
+    "stream_choices",
+    "tradeoff_function",
 ]

@@ -64,15 +64,27 @@ def choose_streams(
     rows = _rows(weights)
     score = tradeoff if callable(tradeoff) else tradeoff_function(tradeoff, len(rows))
     slack = 0.0 if callable(tradeoff) else NEARLY
-    if max_streams is not None and max_streams < 1:
-        raise UcflError(f"at least one stream is needed, not {max_streams}.")
-    clusterings = Clusterings(rows, seed)
-    most = min(max_streams or clusterings.most, clusterings.most)
-    tried = {k: clusterings.labels(k) for k in range(1, most + 1)}
-    silhouettes = {k: clusterings.silhouette(labels) for k, labels in tried.items()}
+    tried = stream_choices(rows, max_streams, seed)
+    silhouettes = {k: silhouette for k, (silhouette, _) in tried.items()}
     scores = {k: float(score(k, s)) for k, s in silhouettes.items()}
     best = min(k for k in scores if scores[k] >= max(scores.values()) - slack)
-    return StreamPlan(best, tried[best], centroids(rows, tried[best]), silhouettes, scores, rows)
+    labels = tried[best][1]
+    return StreamPlan(best, labels, centroids(rows, labels), silhouettes, scores, rows)
+
+
+def stream_choices(
+    weights: NDArray[Any] | Tensor, max_streams: int | None = None, seed: int = 0
+) -> dict[int, tuple[float, Labels]]:
+    """Every k from 1 to ``max_streams`` with its silhouette and each user's stream.
+
+    k stops at the number of rows of W that differ: more streams would repeat each other.
+    """
+    if max_streams is not None and max_streams < 1:
+        raise UcflError(f"at least one stream is needed, not {max_streams}.")
+    clusterings = Clusterings(_rows(weights), seed)
+    most = min(max_streams or clusterings.most, clusterings.most)
+    tried = {k: clusterings.labels(k) for k in range(1, most + 1)}
+    return {k: (clusterings.silhouette(labels), labels) for k, labels in tried.items()}
 
 
 def fixed_streams(weights: NDArray[Any] | Tensor, count: int, seed: int = 0) -> StreamPlan:

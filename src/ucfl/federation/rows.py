@@ -33,6 +33,11 @@ class Rows:
             offset += tensor.numel()
         self.initial = self.flatten(start)
 
+    @property
+    def bytes(self) -> int:
+        """What one model takes in memory and on air."""
+        return self.initial.nbytes
+
     def flatten(self, tensors: dict[str, Tensor]) -> Tensor:
         """A row from a module's tensors by name."""
         parts = [tensors[name] for name, *_ in self._slots]

@@ -1,7 +1,22 @@
-"""The round loop, history, checkpoints, comparisons."""
+"""The round loop, history, checkpoints, comparisons, and what runs cost on air."""
 
 from ucfl.runs.compare import Comparison, compare
-from ucfl.runs.folder import Run
+from ucfl.runs.folder import Run, find_runs
 from ucfl.runs.loop import Progress, Stopped, federation, run
+from ucfl.runs.planning import Question
+from ucfl.runs.timing import Curve, curve, time_to_accuracy
 
-__all__ = ["Comparison", "Progress", "Run", "Stopped", "compare", "federation", "run"]
+__all__ = [
+    "Comparison",
+    "Curve",
+    "Progress",
+    "Question",
+    "Run",
+    "Stopped",
+    "compare",
+    "curve",
+    "federation",
+    "find_runs",
+    "run",
+    "time_to_accuracy",
+]

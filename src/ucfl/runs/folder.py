@@ -116,15 +116,50 @@ class Run:
             "best_round": best,
         }
 
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """The stored ``run.json``."""
+        return read_configuration(self.folder)
+
+    @property
+    def users(self) -> int:
+        """m."""
+        return len(self.about["users"]["names"])
+
+    @property
+    def model_bytes(self) -> int:
+        """What one model takes on air."""
+        return int(self.about["model_bytes"])
+
     @property
     def traffic(self) -> Traffic:
         """What the last round sent and computed (clusterings change it as they go)."""
         return Traffic(*self.checkpoint.traffic[-1].tolist())
 
     @property
+    def audience(self) -> NDArray[np.int64] | None:
+        """Which of the last round's broadcasts each user listened to; None: to all of them."""
+        labels = self.algorithm.audience(self.checkpoint.state)
+        return None if labels is None else labels.numpy()
+
+    @property
     def start_traffic(self) -> Traffic:
         """What was sent and computed once, before the first round."""
-        return Traffic(**read_configuration(self.folder)["start_traffic"])
+        return Traffic(**self.about["start_traffic"])
+
+
+def find_runs(folder: Path) -> dict[str, list[Run]]:
+    """The runs in a folder (or the folder itself), by algorithm, in order of their seeds."""
+    places = [folder] if (folder / CONFIGURATION).exists() else sorted(folder.iterdir())
+    found = [Run.open(place) for place in places if (place / CONFIGURATION).exists()]
+    if not found:
+        raise UcflError(f"{folder} holds no run.")
+    if len(names := {run.scenario.name for run in found}) > 1:
+        raise UcflError(f"{folder} holds runs of several scenarios: {', '.join(sorted(names))}.")
+    runs: dict[str, list[Run]] = {}
+    for run in sorted(found, key=lambda run: run.seed):
+        runs.setdefault(run.algorithm.label, []).append(run)
+    return runs
 
 
 def mean(accuracies: NDArray[np.float64]) -> float:
@@ -178,6 +213,7 @@ def write_configuration(
         "start_traffic": asdict(start_traffic),
         "users": {"names": fed.users.names, "source": fed.users.source},
         "parameters": fed.rows.size,
+        "model_bytes": fed.rows.bytes,
         "machine": {
             "device": _device_name(fed.device),
             "chunk": fed.chunk,

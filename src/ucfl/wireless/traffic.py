@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ucfl.wireless.checks import check_not_negative
+
 
 @dataclass(frozen=True)
 class Traffic:
     """One round: models broadcast down, models that each user sends up, local work.
 
-    ``work`` is in passes of FedAvg over a user's data (its E local epochs are 1).
+    ``work`` is in passes of FedAvg over a user's data (its E local epochs are 1). Numbers of a few
+    bytes (sizes, losses, variances) are not counted.
     """
 
     down: float
     up: float
     work: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_not_negative(self, "down", "up", "work")
+
+    def down_bytes(self, model_bytes: int) -> float:
+        """Bytes on the downlink; a broadcast counts once, whoever listens."""
+        return self.down * model_bytes
+
+    def up_bytes(self, model_bytes: int, users: int) -> float:
+        """Bytes on the uplink, of all users together."""
+        return self.up * model_bytes * users

@@ -1,0 +1,158 @@
+"""``ucfl plan``: how many streams, for a run, a saved W or a scenario, on a given network."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ucfl import algorithms, wireless
+from ucfl.algorithms.user_centric import UserCentric
+from ucfl.collaboration import stream_choices, tradeoff_function
+from ucfl.collaboration.streams import NEARLY
+from ucfl.errors import UcflError
+from ucfl.runs.folder import Run, find_runs
+from ucfl.runs.loop import federation
+from ucfl.runs.timing import curve
+from ucfl.users import Scenario
+from ucfl.wireless import Plan
+from ucfl.wireless.planner import Worth
+
+#: Every k is tried up to here; beyond, only a stream for each user.
+MOST_STREAMS = 100
+
+
+@dataclass(frozen=True)
+class Question:
+    """Whose streams are to be planned: W, the model's size, and runs to take times from."""
+
+    weights: NDArray[np.float64]
+    model_bytes: int
+    seed: int = 0
+    runs: dict[str, list[Run]] = field(default_factory=dict)
+
+    @classmethod
+    def from_runs(cls, folder: Path) -> Question:
+        """W of the first user-centric run in a folder, and all runs there for their times."""
+        runs = find_runs(folder)
+        personal = [run for each in runs.values() for run in each if _is_user_centric(run)]
+        if not personal:
+            raise UcflError(
+                f"{folder} holds no run of user-centric, so nobody has measured W; "
+                "give a scenario, and the collaboration round is done now."
+            )
+        first = personal[0]
+        weights: Any = first.checkpoint.state["weights"]
+        return cls(weights.numpy(), first.model_bytes, first.seed, runs)
+
+    @classmethod
+    def from_file(cls, file: Path, model_bytes: int | None) -> Question:
+        """A saved W: ``.npy``, ``.npz`` with one array, ``.csv``."""
+        try:
+            if file.suffix == ".csv":
+                weights = np.loadtxt(file, delimiter=",", ndmin=2)
+            else:
+                loaded = np.load(file, allow_pickle=False)
+                weights = loaded if isinstance(loaded, np.ndarray) else loaded[loaded.files[0]]
+        except (OSError, ValueError, IndexError) as error:
+            raise UcflError(f"{file} holds no readable matrix ({error}).") from error
+        return cls(np.asarray(weights, dtype=np.float64), model_bytes or 0)
+
+    @classmethod
+    def from_scenario(cls, scenario: Scenario, seed: int = 0, device: str = "auto") -> Question:
+        """W of a collaboration round that is done now."""
+        fed = federation(scenario, seed, device=device)
+        state = algorithms.find("user-centric").start(fed)
+        weights: Any = state["weights"]
+        return cls(weights.double().cpu().numpy(), fed.rows.bytes, seed)
+
+    def plan(
+        self,
+        system: str,
+        *,
+        tradeoff: str = "silhouette",
+        deadline: float | None = None,
+        max_streams: int | None = None,
+    ) -> Plan:
+        """Every k, and the one to take."""
+        users, found = len(self.weights), wireless.find(system)
+        if isinstance(found, wireless.Site) and not self.model_bytes:
+            raise UcflError("a saved W does not say how large the model is: give --model-bytes.")
+        choices = stream_choices(self.weights, min(users, MOST_STREAMS), self.seed)
+        choices.setdefault(users, (0.0, np.arange(users)))
+        return wireless.plan(
+            choices,
+            found.serving(users, self.model_bytes),
+            self.model_bytes,
+            worth=worth_function(tradeoff, users),
+            name=tradeoff,
+            slack=0.0 if _is_own(tradeoff) else NEARLY,
+            deadline=deadline,
+            max_streams=max_streams,
+        )
+
+    def times(self, system: str, target: float | None = None) -> dict[str, Any]:
+        """When each algorithm's mean accuracy reaches the target (FedAvg's final, if not given)."""
+        curves = {label: curve(runs, system) for label, runs in self.runs.items()}
+        if target is None:
+            target = float(curves["fedavg"].mean[-1]) if "fedavg" in curves else math.nan
+        if math.isnan(target):
+            return {}
+        rows = {
+            label: {
+                "streams": self.runs[label][0].traffic.down,
+                "time": one.time_to_accuracy(target),
+                "final": float(one.mean[-1]),
+                "end": float(one.times[-1]),
+            }
+            for label, one in curves.items()
+        }
+        order = sorted(rows, key=lambda label: rows[label]["time"])
+        return {"target": target, "algorithms": {label: rows[label] for label in order}}
+
+
+def worth_function(name: str, users: int) -> Worth:
+    """A trade-off by name, or one's own as ``module:function`` of k, s and T_k / T_1.
+
+    Beside those of :func:`tradeoff_function` there is ``silhouette-per-time[:λ]``:
+    s · (T_1 / T_k)^λ with λ = 1, what a round's time buys.
+    """
+    word, colon, text = name.partition(":")
+    if _is_own(name):
+        try:
+            own: Worth = getattr(importlib.import_module(word), text)
+        except (ImportError, AttributeError) as error:
+            raise UcflError(f"the trade-off {name!r} cannot be imported ({error}).") from error
+        return own
+    if word == "silhouette-per-time":
+        try:
+            power = float(text) if colon else 1.0
+        except ValueError:
+            raise UcflError(f"write a number in {name!r}, such as {word}:0.5.") from None
+        return lambda k, s, slowdown: s * slowdown**-power
+    score = tradeoff_function(name, users)
+    return lambda k, s, slowdown: score(k, s)
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """The plan as plain values."""
+    return {
+        "recommended": plan.recommended.streams,
+        "reason": plan.reason,
+        "unit": plan.unit,
+        "streams": [asdict(option) for option in plan.options],
+    }
+
+
+def _is_own(name: str) -> bool:
+    word, colon, _ = name.partition(":")
+    return bool(colon) and not word.startswith("silhouette")
+
+
+def _is_user_centric(run: Run) -> bool:
+    return isinstance(run.algorithm, UserCentric)

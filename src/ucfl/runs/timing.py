@@ -1,0 +1,73 @@
+"""Accuracy against time on air, for any system, from what runs have stored: nothing is trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ucfl import wireless
+from ucfl.runs.folder import Run, mean, worst
+from ucfl.wireless import Site, System, WirelessSystem
+
+
+@dataclass(frozen=True)
+class Curve:
+    """``times`` [T + 1] at which rounds end, and the accuracies in percent that stand then.
+
+    Runs that differ in their seed alone are averaged round by round.
+    """
+
+    times: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    worst: NDArray[np.float64]
+    unit: str
+
+    def time_to_accuracy(self, target: float) -> float:
+        """When the mean accuracy first is ``target`` percent or more; infinite if never."""
+        reached = np.flatnonzero(self.mean >= target)
+        return float(self.times[reached[0]]) if len(reached) else math.inf
+
+
+def curve(
+    runs: Run | Sequence[Run], system: str | System | Site, *, seed: int | None = None
+) -> Curve:
+    """Accuracy against time of one algorithm's runs; a seed draws the computing times."""
+    every = [runs] if isinstance(runs, Run) else list(runs)
+    length = min(run.checkpoint.round for run in every) + 1
+    networks = [network(system, run) for run in every]
+    times = [
+        net.elapsed(
+            run.start_traffic, run.checkpoint.traffic.numpy(), run.users, run.audience, seed
+        )
+        for net, run in zip(networks, every, strict=True)
+    ]
+    tests = [run.per_user("test_accuracy")[:length] for run in every]
+    return Curve(
+        np.mean([time[:length] for time in times], axis=0),
+        np.mean([[mean(row) for row in test] for test in tests], axis=0),
+        np.mean([[worst(row) for row in test] for test in tests], axis=0),
+        networks[0].unit,
+    )
+
+
+def time_to_accuracy(
+    runs: Run | Sequence[Run],
+    system: str | System | Site,
+    target: float,
+    *,
+    seed: int | None = None,
+) -> float:
+    """When the mean accuracy first is ``target`` percent or more; infinite if never."""
+    return curve(runs, system, seed=seed).time_to_accuracy(target)
+
+
+def network(system: str | System | Site, run: Run) -> System:
+    """The system with the run's users and model in it."""
+    found = wireless.find(system) if isinstance(system, str) else system
+    if isinstance(found, Site | WirelessSystem):
+        return found.serving(run.users, run.model_bytes)
+    return found

@@ -1,0 +1,136 @@
+"""Traffic becomes time: the paper's system of three numbers (sec. V-E)."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import digamma
+
+from ucfl.errors import UcflError
+from ucfl.wireless.checks import check_not_negative, check_positive
+from ucfl.wireless.traffic import Traffic
+
+#: Which stream each user listens to: [m] numbers from 0.
+Labels = NDArray[np.int64]
+
+
+def harmonic(m: int) -> float:
+    """H_m = 1 + 1/2 + … + 1/m."""
+    return float(digamma(m + 1) + np.euler_gamma)
+
+
+class System(ABC):
+    """A network: how long a round's downlink, uplink and computing take.
+
+    Rounds are synchronous: broadcasts one after another, then everybody computes, then everybody
+    sends, so a round lasts T_dl(streams) + work · T_comp + T_ul. Users compute for
+    T_i = T_min + Exp(1/μ) per unit of work, and the slowest decides.
+    """
+
+    t_min: float
+    mean_delay: float
+    #: What the times are measured in.
+    unit: ClassVar[str]
+
+    @abstractmethod
+    def downlink(self, models: float, users: int, labels: Labels | None = None) -> float:
+        """Time to broadcast ``models`` models; ``labels`` says who listens to which of them."""
+
+    @abstractmethod
+    def uplink(self, models: float, users: int) -> float:
+        """Time until every user has sent ``models`` models."""
+
+    def joules(self, traffic: Traffic, users: int, labels: Labels | None = None) -> float:
+        """Energy of a round; NaN where a system knows no power."""
+        return math.nan
+
+    def computing(self, users: int) -> float:
+        """T_comp = E[max_i T_i] = T_min + H_m / μ (paper, sec. V-E)."""
+        return self.t_min + self.mean_delay * harmonic(_counted(users))
+
+    def drawn_computing(self, users: int, seed: int, t: int) -> float:
+        """max_i T_i as round t of this seed happens to draw it."""
+        bits = np.random.Philox(key=np.array([seed, t], dtype=np.uint64))
+        slowest = np.random.Generator(bits).exponential(size=_counted(users)).max()
+        return self.t_min + self.mean_delay * float(slowest)
+
+    def round_time(
+        self,
+        traffic: Traffic,
+        users: int,
+        labels: Labels | None = None,
+        draw: tuple[int, int] | None = None,
+    ) -> float:
+        """How long a round lasts: in expectation, or with computing times ``draw`` = (seed, t)."""
+        computing = self.computing(users) if draw is None else self.drawn_computing(users, *draw)
+        sending = self.downlink(traffic.down, users, labels) + self.uplink(traffic.up, users)
+        return sending + traffic.work * computing
+
+    def elapsed(
+        self,
+        start: Traffic,
+        rounds: NDArray[np.float64],
+        users: int,
+        labels: Labels | None = None,
+        seed: int | None = None,
+    ) -> NDArray[np.float64]:
+        """[T + 1] times at which the rounds end; first, the end of what happens before them.
+
+        ``rounds`` [T, 3] has each round's models down, models up and work. A seed draws the
+        computing times; without one they are the expected ones.
+        """
+        every = [start, *(Traffic(*row) for row in rounds.tolist())]
+        return np.cumsum(
+            [
+                self.round_time(traffic, users, labels, None if seed is None else (seed, t))
+                for t, traffic in enumerate(every)
+            ]
+        )
+
+
+@dataclass(frozen=True)
+class WirelessSystem(System):
+    """The paper's system, everything in units of T_dl, the time of one broadcast.
+
+    ρ = T_ul / T_dl; computing takes T_min and an exponential delay with mean 1/μ.
+    """
+
+    rho: float
+    t_min: float
+    mean_delay: float
+    unit: ClassVar[str] = "T_dl"
+
+    def __post_init__(self) -> None:
+        check_positive("rho, the uplink's time over the downlink's,", self.rho)
+        check_not_negative(self, "t_min", "mean_delay")
+
+    def downlink(self, models: float, users: int, labels: Labels | None = None) -> float:
+        """One T_dl for each broadcast, whoever listens."""
+        return models
+
+    def uplink(self, models: float, users: int) -> float:
+        """ρ T_dl for each model."""
+        return self.rho * models
+
+    def serving(self, users: int, model_bytes: int) -> WirelessSystem:
+        """The same for any users and model."""
+        return self
+
+
+#: The three systems of the paper (fig. "accuracy against time").
+SYSTEMS = {
+    "slow-uplink": WirelessSystem(rho=4, t_min=1, mean_delay=1),
+    "fast-uplink": WirelessSystem(rho=2, t_min=1, mean_delay=0),
+    "wired": WirelessSystem(rho=1, t_min=1, mean_delay=0),
+}
+
+
+def _counted(users: int) -> int:
+    if users < 1:
+        raise UcflError(f"a federation has at least one user, not {users}.")
+    return users

@@ -1,0 +1,133 @@
+"""Declared traffic is what a real run sends.
+
+Users meet in one place only: the product of a mixing matrix with everyone's rows (and, before the
+first round, the collaboration round). A meter there counts the bytes that go up and down, and one
+at the gradients counts the examples that users work through. That there is no other place is
+tested too: with the wires cut, nobody's model depends on anybody else's data.
+"""
+
+import dataclasses
+
+import pytest
+import torch
+
+import ucfl
+from conftest import make_federation, make_users
+from ucfl.algorithms import REGISTRY, find
+from ucfl.collaboration import Mixing
+from ucfl.federation import Federation
+
+pytestmark = pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")
+every_algorithm = pytest.mark.parametrize("name", REGISTRY)
+
+
+class Meter:
+    """Bytes down, bytes up and passes over the data since the last reading."""
+
+    def __init__(self, monkeypatch, model_class):
+        self.down = self.up = self.worked = self.models = 0
+        mix, slope = Mixing.__matmul__, Federation.gradient
+        meet, forward = Federation.collaboration_round, model_class.forward
+
+        def metered_mix(mixing, theta):
+            self.up += theta.nbytes
+            self.down += mixing.count * theta[0].nbytes
+            return mix(mixing, theta)
+
+        def metered_forward(module, *args):
+            self.models += 1
+            return forward(module, *args)
+
+        def metered_slope(fed, weights, rest, batch):
+            self.models = 0
+            out = slope(fed, weights, rest, batch)
+            real = batch.count if batch.idle is None else batch.count * ~batch.idle[:, 0]
+            self.worked += int(real.sum()) * self.models  # a mixture holds several models
+            return out
+
+        def metered_meeting(fed, theta, *args):
+            found = meet(fed, theta, *args)
+            self.down += len(theta.unique(dim=0)) * theta[0].nbytes
+            self.up += found.full.nbytes
+            return found
+
+        monkeypatch.setattr(Mixing, "__matmul__", metered_mix)
+        monkeypatch.setattr(Federation, "gradient", metered_slope)
+        monkeypatch.setattr(Federation, "collaboration_round", metered_meeting)
+        monkeypatch.setattr(model_class, "forward", metered_forward)
+
+    def read(self):
+        values = (self.down, self.up, self.worked)
+        self.down = self.up = self.worked = 0
+        return values
+
+
+@every_algorithm
+def test_declared_traffic_is_counted_traffic_in_a_real_run(name, monkeypatch, tmp_path):
+    users, rounds = 8, 5
+    scenario = ucfl.Scenario(users=users, rounds=rounds, model="logistic", groups=2)
+    fed = ucfl.runs.federation(scenario)
+    meter = Meter(monkeypatch, type(fed.module(fed.initial()[0])))
+    counted = []
+    run = ucfl.run(
+        scenario,
+        name,
+        out=tmp_path / "run",
+        plain=True,  # stacked, a lone user computes with a twin, who would be counted too
+        on_round=lambda progress: counted.append(meter.read()),
+        on_note=lambda note: counted.append(meter.read()),  # told after the start
+    )
+    if len(counted) > rounds:
+        down, up, worked = counted.pop(0)
+        start = run.start_traffic
+        assert down == start.down_bytes(run.model_bytes)
+        assert up == start.up_bytes(run.model_bytes, users)
+        assert worked == start.work * int(fed.sizes.sum())
+    else:
+        assert dataclasses.astuple(run.start_traffic) == (0, 0, 0)
+    assert len(counted) == rounds
+    for (down, up, worked), row in zip(counted, run.checkpoint.traffic.tolist(), strict=True):
+        declared = ucfl.wireless.Traffic(*row)
+        assert down == declared.down_bytes(run.model_bytes)
+        assert up == declared.up_bytes(run.model_bytes, users)
+        assert worked == declared.work * int(fed.sizes.sum())
+
+
+def test_bytes_follow_the_precision(unequal_users):
+    single = make_federation(unequal_users, double=False)
+    double = make_federation(unequal_users)
+    assert 2 * single.rows.bytes == double.rows.bytes == 8 * double.rows.size
+
+
+# FedEM's components have no owner that they could stay with when the wires are cut.
+@pytest.mark.parametrize("name", [name for name in REGISTRY if name != "fedem"])
+def test_with_the_wires_cut_nobody_knows_of_the_others(name, monkeypatch):
+    """User 0's model stays the same when everyone else's data are others."""
+    monkeypatch.setattr(Mixing, "__matmul__", lambda mixing, theta: theta.clone())
+    sizes, groups = [20, 8, 13, 9], [0, 0, 1, 1]
+    ours, theirs = (make_users(sizes, groups=groups, seed=seed) for seed in (0, 1))
+    mixed = replaced_first(theirs, ours)
+    # The parallel form keeps a stream's model with its first listener: its wire is the next launch.
+    rounds = 1 if name == "parallel-user-centric" else 2
+    results = []
+    for users in (ours, mixed):
+        fed, algorithm = make_federation(users), find(name)
+        state = algorithm.start(fed)
+        for t in range(1, rounds + 1):
+            state = algorithm.round(fed, state, t)
+        results.append(algorithm.models(state)[0])
+    assert torch.allclose(*results, atol=1e-12)
+
+
+def replaced_first(users, by):
+    """The users with the first one of another population."""
+
+    def swap(name):
+        there, here = users.split(name), by.split(name)
+        inputs, labels = there.inputs.clone(), there.labels.clone()
+        inputs[0], labels[0] = here.inputs[0], here.labels[0]
+        return dataclasses.replace(there, inputs=inputs, labels=labels)
+
+    return dataclasses.replace(
+        users, train=swap("train"), validation=swap("validation"), test=swap("test")
+    )

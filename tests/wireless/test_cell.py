@@ -1,0 +1,123 @@
+"""Radio cells: rates, times and joules worked by hand, and the invariants of radio."""
+
+import math
+
+import numpy as np
+import pytest
+
+from ucfl.errors import UcflError
+from ucfl.wireless import SITES, RadioCell, Traffic, find
+
+MEGABIT = 125_000  # bytes
+
+
+def cell(down, up, **changes):
+    settings = {"bandwidth": 1e6, "model_bytes": MEGABIT, "gap_db": 0.0, "t_min": 0.0, **changes}
+    return RadioCell(snr_down_db=np.array(down), snr_up_db=np.array(up), **settings)
+
+
+def db(ratio):
+    return 10 * math.log10(ratio)
+
+
+def test_rates_and_times_by_hand():
+    """SNR 1, 3 and 15 carry 1, 2 and 4 bit/s/Hz: 1, 0.5 and 0.25 s for a megabit on 1 MHz."""
+    ratios = [db(1), db(3), db(15)]
+    c = cell(ratios, ratios, uplink_sharing="sequential")
+    assert c.downlink(1, 3) == pytest.approx(1)  # the slowest decides
+    assert c.downlink(3, 3, np.array([0, 1, 2])) == pytest.approx(1 + 0.5 + 0.25)  # unicast
+    assert c.downlink(2, 3, np.array([0, 1, 1])) == pytest.approx(1 + 0.5)  # group broadcast
+    assert c.downlink(2, 3) == pytest.approx(2)  # everyone listens to both
+    assert c.uplink(1, 3) == pytest.approx(1 + 0.5 + 0.25)
+    assert c.uplink(2, 3) == pytest.approx(2 * (1 + 0.5 + 0.25))
+
+
+def test_ofdma_concentrates_power_in_a_part_of_the_band():
+    """Three users have a third of the band each, where SNR 1 and 5 become 3 and 15."""
+    c = cell([db(7)] * 3, [db(1), db(1), db(5)])
+    assert c.up_rates == pytest.approx([2e6 / 3, 2e6 / 3, 4e6 / 3])
+    assert c.uplink(1, 3) == pytest.approx(1.5)
+
+
+def test_a_gap_and_the_highest_modulation_bound_the_rate():
+    assert cell([db(6)], [db(6)], gap_db=db(2)).down_rates == pytest.approx([2e6])
+    assert cell([100.0], [100.0]).down_rates == pytest.approx([1e6 * 8 * 948 / 1024])
+
+
+def test_joules_by_hand():
+    ratios = [db(1), db(3)]
+    c = cell(
+        ratios,
+        ratios,
+        uplink_sharing="sequential",
+        base_watts=10,
+        user_watts=2,
+        computing_watts=5,
+        t_min=0.5,
+        mean_delay=0.25,
+    )
+    # down 1 s at 10 W; up 1 s and 0.5 s at 2 W; two users compute 0.75 s at 5 W
+    assert c.joules(Traffic(1, 1), 2) == pytest.approx(10 + 3 + 7.5)
+    assert c.joules(Traffic(0, 0, 2), 2) == pytest.approx(15)
+
+
+def test_path_loss_as_tabled():
+    """3GPP TR 38.901 at 100 m: UMi 22.4 + 35.3 log d + 21.3 log f, d = hypot(100, 8.5)."""
+    loss = SITES["urban-micro"].path_loss(np.array([100.0]))
+    slant = math.hypot(100, 10 - 1.5)
+    expected = 22.4 + 35.3 * math.log10(slant) + 21.3 * math.log10(3.5)
+    assert loss == pytest.approx([expected])
+    near = SITES["indoor-office"].path_loss(np.array([1.0]))  # line of sight is the larger there
+    assert near == pytest.approx(
+        [32.4 + 17.3 * math.log10(math.hypot(1, 2)) + 20 * math.log10(3.5)]
+    )
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_sites_serve_users_and_farther_is_slower(name):
+    site = find(f"{name}:shadowing_db=0")
+    places = np.linspace(site.nearest, site.radius, 8)
+    c = site.serving(8, 200_000, places)
+    assert (np.diff(c.down_rates) <= 0).all()
+    assert (np.diff(c.up_rates) <= 0).all()
+    assert (np.diff(site.path_loss(places)) > 0).all()
+    assert 0 < c.round_time(Traffic(1, 1), 8) < 60
+    where = SITES[name].distances(500)
+    assert where.min() >= site.nearest
+    assert where.max() <= site.radius
+    again = SITES[name].serving(8, 200_000)
+    assert np.array_equal(again.down_rates, SITES[name].serving(8, 200_000).down_rates)
+    assert not np.array_equal(
+        again.down_rates, find(f"{name}:seed=1").serving(8, 200_000).down_rates
+    )
+
+
+def test_personal_streams_cost_less_than_as_many_broadcasts_to_all():
+    c = SITES["urban-macro"].serving(20, 200_000)
+    alone = c.downlink(20, 20, np.arange(20))
+    assert alone < c.downlink(20, 20)
+    assert alone > c.downlink(1, 20)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: cell([-math.inf, 3.0], [3.0, 3.0]), "user 0 gets no rate on the downlink"),
+        (lambda: cell([3.0, 3.0], [3.0, -400.0]), "user 1 gets no rate on the uplink"),
+        (lambda: cell([math.nan], [3.0]), "no rate"),
+        (lambda: cell([1.0], [1.0, 2.0]), "one downlink and one uplink SNR"),
+        (lambda: cell([1.0], [1.0], bandwidth=0), "bandwidth"),
+        (lambda: cell([1.0], [1.0], model_bytes=0), "size in bytes"),
+        (lambda: cell([1.0], [1.0], gap_db=-1), "gap_db"),
+        (lambda: cell([1.0], [1.0], uplink_sharing="aloha"), "ofdma or sequential"),
+        (lambda: cell([1.0], [1.0]).round_time(Traffic(1, 1), 2), "1 users, the federation 2"),
+        (lambda: find("urban-micro:radius=5"), "radius must exceed"),
+        (lambda: find("urban-micro:uplink_sharing=aloha"), "uplink_sharing=aloha"),
+        (lambda: SITES["urban-micro"].path_loss(np.array([-3.0])), "metres above 0"),
+    ],
+)
+def test_bad_values_get_one_sentence(make, words):
+    with pytest.raises(UcflError) as caught:
+        make()
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
