@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ucfl.federation import Federation, LocalTraining, create
+from ucfl.federation import Federation, LocalTraining, create, engine
 from ucfl.users import Users
+
+#: Where the federations of the tests live: `UCFL_TEST_DEVICE=cuda make test` asks the GPU.
+DEVICE = os.environ.get("UCFL_TEST_DEVICE", "cpu")
 
 SHARED = Path(__file__).parent.parent.parent / "shared"
 
@@ -43,7 +47,14 @@ def make_federation(
         seed=seed,
         chunk=chunk,
         plain=plain,
+        device=DEVICE,
     )
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """Trace every step, also where the federation is too small for that to pay."""
+    monkeypatch.setattr(engine, "WORTH_TRACING", 0)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from conftest import make_federation, make_users
 from ucfl.algorithms import REGISTRY, find
-from ucfl.federation import Federation
+from ucfl.federation import Federation, engine
 from ucfl.runs.checkpoint import Checkpoint
 from ucfl.runs.folder import mean, worst
 from ucfl.users import Users
@@ -91,6 +91,14 @@ def test_chunks_and_the_plain_path_change_nothing(name, unequal_users):
     whole = models(name, make_federation(unequal_users, chunk=5))
     for path in ({"chunk": 1}, {"chunk": 2}, {"chunk": 3}, {"plain": True}):
         assert torch.allclose(models(name, make_federation(unequal_users, **path)), whole)
+
+
+@every_algorithm
+def test_traced_steps_change_nothing(name, unequal_users, monkeypatch):
+    eager = models(name, make_federation(unequal_users))
+    monkeypatch.setattr(engine, "WORTH_TRACING", 0)
+    for chunk in (1, 3, 5):
+        assert torch.allclose(models(name, make_federation(unequal_users, chunk=chunk)), eager)
 
 
 @every_algorithm

@@ -26,7 +26,7 @@ class Meter:
 
     def __init__(self, monkeypatch, model_class):
         self.down = self.up = self.worked = self.models = 0
-        mix, slope = Mixing.__matmul__, Federation.gradient
+        mix, slope = Mixing.__matmul__, Federation._slopes
         meet, forward = Federation.collaboration_round, model_class.forward
 
         def metered_mix(mixing, theta):
@@ -38,11 +38,11 @@ class Meter:
             self.models += 1
             return forward(module, *args)
 
-        def metered_slope(fed, weights, rest, batch):
+        def metered_slope(fed, weights, rest, *batch):
             self.models = 0
-            out = slope(fed, weights, rest, batch)
-            real = batch.count if batch.idle is None else batch.count * ~batch.idle[:, 0]
-            self.worked += int(real.sum()) * self.models  # a mixture holds several models
+            out = slope(fed, weights, rest, *batch)
+            count = batch[4]
+            self.worked += int(count.sum()) * self.models  # a mixture holds several models
             return out
 
         def metered_meeting(fed, theta, *args):
@@ -52,7 +52,7 @@ class Meter:
             return found
 
         monkeypatch.setattr(Mixing, "__matmul__", metered_mix)
-        monkeypatch.setattr(Federation, "gradient", metered_slope)
+        monkeypatch.setattr(Federation, "_slopes", metered_slope)
         monkeypatch.setattr(Federation, "collaboration_round", metered_meeting)
         monkeypatch.setattr(model_class, "forward", metered_forward)
 
@@ -73,7 +73,7 @@ def test_declared_traffic_is_counted_traffic_in_a_real_run(name, monkeypatch, tm
         scenario,
         name,
         out=tmp_path / "run",
-        plain=True,  # stacked, a lone user computes with a twin, who would be counted too
+        plain=True,  # stacked, chunks are filled up with copies, who would be counted too
         on_round=lambda progress: counted.append(meter.read()),
         on_note=lambda note: counted.append(meter.read()),  # told after the start
     )

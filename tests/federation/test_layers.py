@@ -127,6 +127,7 @@ def test_shared_layers_and_own_modules_are_adapted_once():
     assert torch.allclose(plain.train(plain.initial(), 1), theta, atol=1e-12)
 
 
-def test_one_user_is_the_plain_path():
-    fed = make_federation(make_users([9]))
-    assert fed.plain
+def test_one_user_is_trained_as_by_the_plain_path():
+    users = make_users([9])
+    one, plain = make_federation(users), make_federation(users, plain=True)
+    assert torch.allclose(one.train(one.initial(), 1), plain.train(plain.initial(), 1))

@@ -1,16 +1,18 @@
 """All users at once: Θ ∈ R^{m×P} holds user i's model in row i, and training maps Θ to Θ.
 
 Two paths compute the same thing. The *stacked* one takes users in chunks through one vmapped
-gradient, with padding masked. The *plain* one takes one user after another by ordinary autograd,
-without padding: slow on a GPU, simple to debug.
+gradient, with padding masked; in federations that are worth it, its steps are traced into graphs.
+The *plain* one takes one user after another by ordinary autograd, without padding: simple to debug.
 """
 
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (PyTorch's own convention)
@@ -18,23 +20,28 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from ucfl.errors import UcflError
+from ucfl.federation import evaluation
 from ucfl.federation.batches import Batch, batches, passes
 from ucfl.federation.gradients import Gradients, measure
+from ucfl.federation.graphs import Function, Graph
 from ucfl.federation.layers import adapt
 from ucfl.federation.memory import default_chunk
 from ucfl.federation.rows import Rows
 from ucfl.federation.training import LocalTraining, Pull
-from ucfl.users import Examples, Split, Users
+from ucfl.users import Split, Users
 
-#: Examples that go through one model at a time when nothing is trained.
-EVALUATION_BATCH = 1024
+Result = TypeVar("Result")
+
+#: Steps in a round from which on they are traced; fewer do not pay for the tracing.
+WORTH_TRACING = 64
 
 
 class Federation:
     """Users, the model they train, and the operations that algorithms are written in.
 
     ``chunk`` users are stacked at a time (None: as many as suit the device), which changes results
-    by rounding at most. ``plain`` takes the debug path instead.
+    by rounding at most. ``plain`` takes the debug path instead. ``compiled`` lets PyTorch's
+    compiler fuse the steps: faster by another factor, after some seconds of compiling.
     """
 
     def __init__(
@@ -48,6 +55,7 @@ class Federation:
         variance_batch: float = 1 / 3,
         chunk: int | None = None,
         plain: bool = False,
+        compiled: bool = False,
     ) -> None:
         self.device = torch.device(device)
         self.users = users.to(self.device)
@@ -61,9 +69,17 @@ class Federation:
         if self.rows.trainable == 0:
             raise UcflError("the model has no trainable parameter.")
         self._check_model()
-        self.plain = plain or self.m == 1
-        self.chunk = 1 if self.plain else chunk or default_chunk(self)
-        self._alike = bool((self.sizes == self.sizes[0]).all())
+        self.plain = plain
+        self.chunk = 1 if plain else chunk or default_chunk(self)
+        self.compiled = compiled
+        steps = int(self.steps_of(self.training).sum())
+        self._traced = not plain and self.device.type in ("cpu", "cuda") and steps >= WORTH_TRACING
+        self._graphs: dict[Any, Graph] = {}
+        self._lock = threading.Lock()
+        alike = bool((self.sizes == self.sizes[0]).all())
+        whole = int(self.sizes[0]) % self.training.batch == 0
+        # A GPU graph for a last, shorter batch would cost more than its padding.
+        self._alike = alike and (whole or self.device.type == "cpu")
 
     @property
     def m(self) -> int:
@@ -99,6 +115,7 @@ class Federation:
             variance_batch=self.variance_batch,
             chunk=self.chunk,
             plain=self.plain,
+            compiled=self.compiled,
         )
 
     # -- training ---------------------------------------------------------------------------
@@ -117,12 +134,11 @@ class Federation:
         of the users' training examples.
         """
         training = training or self.training
-        return torch.cat(
-            [
-                self._train_chunk(theta, users, t, pull, training, example_weights)[:real]
-                for users, real in self.chunks()
-            ]
-        )
+
+        def trained(users: Tensor) -> Tensor:
+            return self._train_chunk(theta, users, t, pull, training, example_weights)
+
+        return torch.cat(self.over_chunks(trained))
 
     def steps_of(self, training: LocalTraining) -> Tensor:
         """K_i: how many steps each user takes in a round."""
@@ -150,23 +166,41 @@ class Federation:
         example_weights: Tensor | None,
     ) -> Tensor:
         cut = self.rows.trainable
-        weights, rest = theta[users, :cut], theta[users, cut:]
-        velocity = torch.zeros_like(weights)
-        added = pull.at(users, cut) if pull else None
-        batch = torch.full_like(users, training.batch)
-        steps = self.steps_of(training)[users]
-        for step in self.batches_of(users, t, batch, steps, training.batch, example_weights):
-            slope, new_rest = self.gradient(weights, rest, step)
-            if added is not None:
-                slope = slope + added(weights)
+        weights, rest = theta[users, :cut].contiguous(), theta[users, cut:].contiguous()
+        state: tuple[Tensor, ...] = (weights, torch.zeros_like(weights), rest)
+        strength, towards, direction = pull.at(users, cut) if pull else (0.0, None, None)
+
+        def step(
+            weights: Tensor,
+            velocity: Tensor,
+            rest: Tensor,
+            towards: Tensor | None,
+            direction: Tensor | None,
+            idle: Tensor | None,
+            *batch: Any,
+        ) -> tuple[Tensor, ...]:
+            slope, new_rest = self._slopes(weights, rest, *batch)
+            if direction is not None:
+                slope = slope + direction
+            if towards is not None:
+                slope = slope + strength * (weights - towards)
             new_velocity = training.momentum * velocity + slope
             new_weights = weights - training.lr * new_velocity
-            if step.idle is not None:
-                new_velocity = torch.where(step.idle, velocity, new_velocity)
-                new_weights = torch.where(step.idle, weights, new_weights)
-                new_rest = torch.where(step.idle, rest, new_rest)
-            velocity, weights, rest = new_velocity, new_weights, new_rest
-        return torch.cat([weights, rest], dim=1)
+            if idle is None:
+                return new_weights, new_velocity, new_rest
+            return (
+                torch.where(idle, weights, new_weights),
+                torch.where(idle, velocity, new_velocity),
+                torch.where(idle, rest, new_rest),
+            )
+
+        kind = ("step", training.lr, training.momentum, strength)
+        sizes = torch.full_like(users, training.batch)
+        count = self.steps_of(training)[users]
+        for batch in self.batches_of(users, t, sizes, count, training.batch, example_weights):
+            arguments = (towards, direction, batch.idle, *batch.arguments)
+            state = self.graph(kind, step, *state, *arguments, carried=3)
+        return torch.cat([state[0], state[2]], dim=1)
 
     def collaboration_round(self, theta: Tensor, batch: float | None = None) -> Gradients:
         """Each user's full gradient at its row of Θ, and its variance (paper, eq. 9).
@@ -176,18 +210,62 @@ class Federation:
         """
         return measure(self, theta, self.variance_batch if batch is None else batch)
 
-    def chunks(self, chunk: int | None = None) -> Iterator[tuple[Tensor, int]]:
-        """Users to stack, and how many of them are real.
+    def over_chunks(
+        self, function: Callable[[Tensor], Result], chunk: int | None = None
+    ) -> list[Result]:
+        """A function of some users, for all of them; what it returns has users first.
 
-        A lone user brings its twin: backends compute one model alone with other kernels than
-        several, and rounding differences grow from round to round. With two or more, the bits of
-        a user's result were the same for every chunk with LeNet-5 and VGG on the CPUs tried.
+        On a CPU, chunks are shared out to threads that compute with one core each: small models
+        keep cores busier that way, and a user's bits do not depend on the number of cores. (Only
+        traced steps are free of state, so only those may run at the same time.)
         """
-        for users in torch.arange(self.m, device=self.device).split(chunk or self.chunk):
-            if self.plain:
-                yield from ((user[None], 1) for user in users)
-            else:
-                yield (users if len(users) > 1 else users.repeat(2)), len(users)
+        parts = list(self.chunks(chunk))
+        threads = torch.get_num_threads()
+        if not (self._traced and self.device.type == "cpu" and min(threads, len(parts)) > 1):
+            return [_first(function(users), real) for users, real in parts]
+        torch.set_num_threads(1)
+        try:
+            with ThreadPoolExecutor(min(threads, len(parts))) as pool:
+                results = list(pool.map(lambda part: function(part[0]), parts))
+        finally:
+            torch.set_num_threads(threads)
+        return [_first(result, real) for result, (_, real) in zip(results, parts, strict=True)]
+
+    def chunks(self, chunk: int | None = None) -> Iterator[tuple[Tensor, int]]:
+        """Users to compute together, and how many of them are real.
+
+        All chunks are equally long, filled up with copies of their last user: a graph serves them
+        all. Nor is a user ever stacked alone, since backends compute one model with other kernels
+        than several, and rounding differences grow from round to round. With two or more, the bits
+        of a user's result were the same for every chunk with LeNet-5 and VGG on the CPUs tried.
+        """
+        chunk = min(chunk or self.chunk, self.m)
+        everyone = torch.arange(self.m, device=self.device)
+        if self.plain or chunk == self.chunk == 1:
+            yield from ((user, 1) for user in everyone.split(1))
+            return
+        even = max(2, -(-self.m // -(-self.m // chunk)))
+        for users in everyone.split(even):
+            yield torch.cat([users, users[-1:].expand(even - len(users))]), len(users)
+
+    def graph(
+        self, kind: Any, function: Function, *arguments: Tensor | None, carried: int = 0
+    ) -> tuple[Tensor, ...]:
+        """The function of the arguments, traced where that is worth it.
+
+        ``kind`` names the function and the plain values that it was made with.
+        """
+        if not self._traced:
+            return function(*arguments)
+        shapes = tuple(a if a is None else (a.shape, a.dtype) for a in arguments)
+        key = kind, shapes
+        if key not in self._graphs:
+            with self._lock:
+                if key not in self._graphs:
+                    self._graphs[key] = Graph(
+                        function, arguments, carried=carried, compiled=self.compiled
+                    )
+        return self._graphs[key](*arguments)
 
     def batches_of(
         self,
@@ -204,19 +282,29 @@ class Federation:
 
     def gradient(self, weights: Tensor, rest: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Each user's gradient on its batch, and the buffers that came out."""
+        slope, rest = self.graph(
+            "gradient", self._slopes, weights.contiguous(), rest.contiguous(), *batch.arguments
+        )
+        return slope, rest
+
+    def _slopes(self, weights: Tensor, rest: Tensor, *batch: Any) -> tuple[Tensor, Tensor]:
         self._model.train()
         if self.plain:
-            arguments: Any = [a if a is None else a[0] for a in batch.arguments]
+            alone: Any = [a if a is None else a[0] for a in batch]
             leaf = weights[0].detach().requires_grad_()
-            loss, new_rest = self.user_loss(leaf, rest[0], *arguments)
+            loss, new_rest = self.user_loss(leaf, rest[0], *alone)
             (slope,) = torch.autograd.grad(loss, leaf)
             return slope[None], new_rest[None]
-        dims = (0, 0, *(a if a is None else 0 for a in batch.arguments))
-        gradient: Any = vmap(
-            grad(self.user_loss, has_aux=True), in_dims=dims, randomness="different"
-        )
-        slopes, new_rests = gradient(weights, rest, *batch.arguments)
-        return slopes, new_rests
+        slopes, rests = self.each(grad(self.user_loss, has_aux=True), weights, rest, *batch)
+        return slopes, rests
+
+    def each(self, function: Callable[..., Any], *arguments: Tensor | None) -> Any:
+        """A function of one user for several, whose arguments are stacked (or None)."""
+        if len(arguments[0]) == 1:  # type: ignore[arg-type]
+            alone = function(*(a if a is None else a[0] for a in arguments))
+            return tuple(a[None] for a in alone) if isinstance(alone, tuple) else alone[None]
+        dims = tuple(a if a is None else 0 for a in arguments)
+        return vmap(function, in_dims=dims, randomness="different")(*arguments)
 
     def user_loss(
         self,
@@ -245,69 +333,30 @@ class Federation:
     @torch.no_grad()
     def accuracy(self, theta: Tensor, split: Split = "test") -> Tensor:
         """Share of its own examples that each user's model gets right; NaN without examples."""
-        data = self.users.split(split)
-        right = self._per_user(theta, data, lambda out, labels: out.argmax(-1) == labels)
-        return right / data.sizes
+        return evaluation.accuracy(self, theta, self.users.split(split))
 
     @torch.no_grad()
     def loss(self, theta: Tensor, split: Split = "validation") -> Tensor:
         """Mean loss of each user's model on its own examples; NaN without examples."""
-        data = self.users.split(split)
-        return self._per_user(theta, data, _each_loss) / data.sizes
+        return evaluation.loss(self, theta, self.users.split(split))
 
     @torch.no_grad()
     def outputs(self, theta: Tensor, split: Split = "test") -> Tensor:
         """[m, n, classes]: what each user's model says of its own examples, padding included."""
-        data = self.users.split(split)
-        self._model.eval()
-        self._moment.real = None
-        return torch.cat(
-            [self._chunk_outputs(theta[users], data.inputs[users])[:real]
-             for users, real in self.chunks()]
-        )  # fmt: skip
+        return evaluation.outputs(self, theta, self.users.split(split))
 
     @torch.no_grad()
     def losses(self, theta: Tensor, split: Split = "validation") -> Tensor:
         """[models, users]: mean loss of model i on user j's examples, for any number of rows."""
-        data = self.users.split(split)
-        self._model.eval()
-        inputs, labels = data.inputs[data.real], data.labels[data.real]
-        owner = torch.arange(self.m, device=self.device)[:, None].expand_as(data.real)[data.real]
-        table = theta.new_zeros(len(theta), self.m)
-        for i, row in enumerate(theta):
-            for part in torch.arange(len(labels), device=self.device).split(EVALUATION_BATCH):
-                out = self._outputs(row, inputs[part])
-                table[i].index_add_(0, owner[part], _each_loss(out, labels[part]))
-        return table / data.sizes
+        return evaluation.losses(self, theta, self.users.split(split))
 
-    def _outputs(self, row: Tensor, inputs: Tensor) -> Tensor:
+    def user_outputs(self, row: Tensor, inputs: Tensor) -> Tensor:
+        """What one user's model says of some inputs, nothing being trained."""
+        self._model.eval()
+        self._moment.real = None
         cut = self.rows.trainable
         tensors = self.rows.tensors(row[:cut], row[cut:])
         outputs: Tensor = functional_call(self._model, tensors, (self._scaled(inputs),))
-        return outputs
-
-    def _per_user(
-        self, theta: Tensor, data: Examples, score: Callable[[Tensor, Tensor], Tensor]
-    ) -> Tensor:
-        """Sum of a score over each user's real examples, computed with the user's own row."""
-        self._model.eval()
-        self._moment.real = None
-        totals = []
-        for users, real in self.chunks():
-            longest = int(data.sizes[users].max())
-            total = theta.new_zeros(len(users))
-            for start in range(0, longest, EVALUATION_BATCH):
-                part = slice(start, min(start + EVALUATION_BATCH, longest))
-                out = self._chunk_outputs(theta[users], data.inputs[users, part])
-                scores = score(out, data.labels[users, part])
-                total += (scores * data.real[users, part]).sum(-1)
-            totals.append(total[:real])
-        return torch.cat(totals)
-
-    def _chunk_outputs(self, rows: Tensor, inputs: Tensor) -> Tensor:
-        if self.plain:
-            return self._outputs(rows[0], inputs[0])[None]
-        outputs: Tensor = vmap(self._outputs)(rows, inputs)
         return outputs
 
     # -- fitting the model, the data and the device together --------------------------------
@@ -351,19 +400,20 @@ class Step:
     def __call__(self, theta: Tensor, pull: Pull | None = None) -> Tensor:
         """θ − lr · (gradient + pull), with the buffers that the batch leaves behind."""
         fed, cut = self.fed, self.fed.rows.trainable
-        parts = []
-        for users, real in fed.chunks():
-            part = self.batch.part(users)
+
+        def stepped(users: Tensor) -> Tensor:
             weights, rest = theta[users, :cut], theta[users, cut:]
-            slope, rest = fed.gradient(weights, rest, part)
+            slope, rest = fed.gradient(weights, rest, self.batch.part(users))
             if pull:
-                slope = slope + pull.at(users, cut)(weights)
-            parts.append(torch.cat([weights - self.lr * slope, rest], 1)[:real])
-        after = torch.cat(parts)
+                slope = slope + pull.term(weights, users)
+            return torch.cat([weights - self.lr * slope, rest], 1)
+
+        after = torch.cat(fed.over_chunks(stepped))
         return after if self.idle is None else torch.where(self.idle, theta, after)
 
 
-def _each_loss(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of every example, for outputs [..., classes]."""
-    flat = F.cross_entropy(outputs.flatten(0, -2), labels.flatten(), reduction="none")
-    return flat.view(labels.shape)
+def _first(result: Result, real: int) -> Result:
+    """The first users of a tensor, or of a tuple of tensors."""
+    if isinstance(result, tuple):
+        return tuple(part[:real] for part in result)  # type: ignore[return-value]
+    return result[:real]  # type: ignore[index,no-any-return]

@@ -40,12 +40,10 @@ def measure(fed: Federation, theta: Tensor, batch: float) -> Gradients:
         n_k = (sizes.double() * batch + 1e-9).floor().long()  # a third of 300 is 100
     n_k = torch.minimum(n_k.clamp(min=1), sizes)
     widest = int(n_k.max())
-    # Two at least: a lone user would bring its twin.
-    at_once = max(2, fed.chunk * fed.training.batch // widest)
-    parts = [
-        tuple(part[:real] for part in _measure_chunk(fed, theta, users, n_k[users], widest))
-        for users, real in fed.chunks(at_once)
-    ]
+    at_once = max(1, fed.chunk * fed.training.batch // widest)
+    parts = fed.over_chunks(
+        lambda users: _measure_chunk(fed, theta, users, n_k[users], widest), at_once
+    )
     full, variances = (torch.cat(part) for part in zip(*parts, strict=True))
     return Gradients(full, variances, n_k, sizes // n_k)
 

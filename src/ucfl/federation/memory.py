@@ -10,8 +10,8 @@ from torch import Tensor
 if TYPE_CHECKING:
     from ucfl.federation.engine import Federation
 
-#: Examples in flight for which a CPU stacks users (measured: benchmarks/chunks.py).
-CPU_EXAMPLES = 320
+#: Examples in flight up to which a CPU stacks users (measured: benchmarks/chunks.py).
+CPU_EXAMPLES = 64
 
 
 def default_chunk(fed: Federation) -> int:
@@ -21,7 +21,7 @@ def default_chunk(fed: Federation) -> int:
     when batches are small; too many users at once leave the cache.
     """
     if fed.device.type == "cpu":
-        return min(fed.m, max(4, CPU_EXAMPLES // fed.training.batch))
+        return min(fed.m, max(1, CPU_EXAMPLES // fed.training.batch))
     free, _ = torch.cuda.mem_get_info(fed.device)
     return max(1, min(fed.m, int(0.5 * free / bytes_per_user(fed))))
 

@@ -49,13 +49,15 @@ class Rows:
         Layers update buffers in place (BatchNorm does), hence the copies.
         """
         tensors = {}
-        for name, start, end, shape, dtype in self._slots:
-            if end <= self.trainable and (start < self.trainable or end == start):
-                tensors[name] = weights[start:end].view(shape)
-            else:
-                flat = rest[start - self.trainable : end - self.trainable]
-                whole = not dtype.is_floating_point
-                tensors[name] = (flat.round() if whole else flat.clone()).view(shape).to(dtype)
+        # One split, and not a slice for each: its gradient is one concatenation.
+        trained = [slot for slot in self._slots if slot[2] <= self.trainable]
+        lengths = [end - start for _, start, end, *_ in trained]
+        for (name, _, _, shape, _), part in zip(trained, weights.split(lengths), strict=True):
+            tensors[name] = part.view(shape)
+        for name, start, end, shape, dtype in self._slots[len(trained) :]:
+            flat = rest[start - self.trainable : end - self.trainable]
+            whole = not dtype.is_floating_point
+            tensors[name] = (flat.round() if whole else flat.clone()).view(shape).to(dtype)
         return tensors
 
     def rest(self, tensors: dict[str, Tensor]) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -34,17 +33,20 @@ class Pull:
     towards: Tensor | None = None
     direction: Tensor | None = None
 
-    def at(self, users: Tensor, trainable: int) -> Callable[[Tensor], Tensor]:
-        """The term as a function of some users' trainable parameters."""
+    def at(self, users: Tensor, trainable: int) -> tuple[float, Tensor | None, Tensor | None]:
+        """Strength, towards and direction for some users' trainable parameters."""
 
-        def rows(theta: Tensor) -> Tensor:
-            return (theta[users] if theta.dim() == 2 else theta)[..., :trainable]
+        def rows(theta: Tensor | None) -> Tensor | None:
+            if theta is None:
+                return None
+            return (theta[users] if theta.dim() == 2 else theta.expand(len(users), -1))[
+                :, :trainable
+            ].contiguous()
 
-        towards = None if self.towards is None else rows(self.towards)
-        direction = None if self.direction is None else rows(self.direction)
+        return self.strength, rows(self.towards), rows(self.direction)
 
-        def term(weights: Tensor) -> Tensor:
-            added = torch.zeros_like(weights) if direction is None else direction
-            return added if towards is None else added + self.strength * (weights - towards)
-
-        return term
+    def term(self, weights: Tensor, users: Tensor) -> Tensor:
+        """What it adds to the gradients of some users."""
+        strength, towards, direction = self.at(users, weights.shape[1])
+        added = torch.zeros_like(weights) if direction is None else direction
+        return added if towards is None else added + strength * (weights - towards)

@@ -1,0 +1,96 @@
+"""How well models do: on their own user's examples, or on everyone's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (PyTorch's own convention)
+from torch import Tensor
+
+from ucfl.users import Examples
+
+if TYPE_CHECKING:
+    from ucfl.federation.engine import Federation
+
+#: Examples that go through one model at a time.
+AT_ONCE = 1024
+
+
+def accuracy(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
+    """Share of its own examples that each user's model gets right; NaN without examples."""
+    return _per_user(fed, theta, data, _right) / data.sizes
+
+
+def loss(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
+    """Mean loss of each user's model on its own examples; NaN without examples."""
+    return _per_user(fed, theta, data, _loss) / data.sizes
+
+
+def outputs(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
+    """[m, n, classes]: what each user's model says of its own examples, padding included."""
+
+    def said(rows: Tensor, inputs: Tensor) -> tuple[Tensor, ...]:
+        return (fed.each(fed.user_outputs, rows, inputs),)
+
+    def chunk(users: Tensor) -> Tensor:
+        parts = [
+            fed.graph("outputs", said, theta[users], inputs)[0].clone()
+            for inputs in data.inputs[users].split(AT_ONCE, dim=1)
+        ]
+        return torch.cat(parts, dim=1)
+
+    return torch.cat(fed.over_chunks(chunk))
+
+
+def losses(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
+    """[models, users]: mean loss of model i on user j's examples, for any number of rows."""
+    inputs, labels = data.inputs[data.real], data.labels[data.real]
+    owner = torch.arange(fed.m, device=fed.device)[:, None].expand_as(data.real)[data.real]
+    table = theta.new_zeros(len(theta), fed.m)
+
+    def each_loss(row: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        return (_loss(fed.user_outputs(row, inputs), labels),)
+
+    for i, row in enumerate(theta):
+        for part in torch.arange(len(labels), device=fed.device).split(AT_ONCE):
+            (each,) = fed.graph("losses", each_loss, row, inputs[part], labels[part])
+            table[i].index_add_(0, owner[part], each)
+    return table / data.sizes
+
+
+def _per_user(
+    fed: Federation, theta: Tensor, data: Examples, score: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Sum of a score over each user's real examples, computed with the user's own row."""
+
+    def scored(rows: Tensor, inputs: Tensor, labels: Tensor, real: Tensor) -> tuple[Tensor, ...]:
+        said = fed.each(fed.user_outputs, rows, inputs)
+        return ((score(said, labels) * real).sum(-1, dtype=rows.dtype),)
+
+    def chunk(users: Tensor) -> Tensor:
+        total = theta.new_zeros(len(users))
+        for start in range(0, data.labels.shape[1], AT_ONCE):
+            part = slice(start, start + AT_ONCE)
+            total += fed.graph(
+                score.__name__,
+                scored,
+                theta[users].contiguous(),
+                data.inputs[users, part],
+                data.labels[users, part],
+                data.real[users, part],
+            )[0]
+        return total
+
+    return torch.cat(fed.over_chunks(chunk))
+
+
+def _right(said: Tensor, labels: Tensor) -> Tensor:
+    return said.argmax(-1) == labels
+
+
+def _loss(said: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of every example, for outputs [..., classes]."""
+    flat = F.cross_entropy(said.flatten(0, -2), labels.flatten(), reduction="none")
+    return flat.view(labels.shape)

@@ -1,0 +1,136 @@
+"""Traced steps: the same numbers as eager ones, and a way on where tracing fails."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from conftest import make_federation, make_users
+from ucfl.errors import UcflWarning
+from ucfl.federation import Federation, LocalTraining, engine
+from ucfl.federation.graphs import Graph
+from ucfl.users import Users
+
+
+def trained(users, model="lenet5", rounds=2, **options):
+    fed = make_federation(users, model, **options)
+    theta = fed.initial()
+    for t in range(1, rounds + 1):
+        theta = fed.train(theta, t)
+    return fed, theta
+
+
+@pytest.mark.parametrize("model", ["lenet5", "vgg", "mlp", "logistic"])
+@pytest.mark.parametrize("chunk", [1, 2, 4])
+def test_traced_training_is_eager_training(model, chunk, monkeypatch):
+    users = make_users([20, 9, 16, 3], shape=(1, 16, 16))
+    _, eager = trained(users, model, chunk=chunk)
+    monkeypatch.setattr(engine, "WORTH_TRACING", 0)
+    _, traced = trained(users, model, chunk=chunk)
+    assert torch.allclose(traced, eager, atol=1e-12)
+
+
+def test_traced_accuracy_and_losses_are_eager_ones(monkeypatch):
+    users = make_users([20, 9, 16], shape=(1, 16, 16))
+    eager, theta = trained(users)
+    monkeypatch.setattr(engine, "WORTH_TRACING", 0)
+    traced, _ = trained(users)
+    assert torch.equal(traced.accuracy(theta), eager.accuracy(theta))
+    assert torch.allclose(traced.loss(theta), eager.loss(theta))
+    assert torch.allclose(traced.losses(theta), eager.losses(theta))
+    assert torch.allclose(traced.outputs(theta), eager.outputs(theta))
+    found = traced.collaboration_round(theta), eager.collaboration_round(theta)
+    assert torch.allclose(found[0].full, found[1].full)
+    assert torch.allclose(found[0].variances, found[1].variances)
+
+
+def test_threads_change_no_bit(traced):
+    """Users are shared out to threads with one core each: two threads, one, any order."""
+    users = make_users([40, 24, 16, 33, 8], shape=(1, 16, 16))
+    threads = torch.get_num_threads()
+    results = []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            results.append(trained(users, double=False, chunk=1)[1])
+            assert torch.get_num_threads() == count
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(results[1], results[2])
+    if threads > 1:
+        assert torch.allclose(results[0], results[1], atol=1e-5)
+
+
+def test_large_federations_are_traced_and_small_ones_are_not():
+    small, large = (make_federation(make_users([8 * n, 8 * n])) for n in (2, 40))
+    for fed in (small, large):
+        fed.train(fed.initial(), 1)
+    assert not small._graphs
+    assert len(large._graphs) == 1  # one step, for all chunks and batches
+
+
+class Moody(nn.Module):
+    """A model that asks its data what to do, which a trace cannot follow."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.layer(x) if float(x.sum()) > 1e9 else self.layer(-x)
+
+
+def test_a_model_that_cannot_be_traced_is_trained_all_the_same(traced):
+    rng = np.random.default_rng(0)
+    pairs = [(rng.normal(size=(8, 4)), rng.integers(0, 2, 8))]
+    users = Users.from_arrays(pairs, pairs, pairs, classes=2)
+    training = LocalTraining(batch=4)
+    fed = Federation(users, Moody(), training=training)
+    with pytest.warns(UcflWarning, match="cannot be traced"):
+        theta = fed.train(fed.initial(), 1)
+    plain = Federation(users, fed.module(fed.initial()[0]), training=training, plain=True)
+    assert torch.allclose(plain.train(plain.initial(), 1), theta)
+
+
+def test_a_graph_carries_its_state_and_skips_what_is_none():
+    def step(total, extra, value):
+        return total + value if extra is None else total + value + extra, value * 2
+
+    graph = Graph(step, (torch.zeros(3), None, torch.ones(3)), carried=1)
+    state = torch.zeros(3)
+    for _ in range(4):
+        state, twice = graph(state, None, torch.ones(3))
+    assert state.tolist() == [4, 4, 4]
+    assert twice.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("kernel", [2, 3, (2, 4)])
+@pytest.mark.parametrize("options", [{}, {"stride": 1}, {"padding": 1}, {"divisor_override": 3}])
+def test_pooling_agrees_with_pytorchs(kernel, options):
+    """Tiling windows are added by slices; all other cases are left to PyTorch."""
+    x = torch.randn(2, 3, 12, 12, dtype=torch.float64)
+
+    def pooled(x):
+        leaf = x.requires_grad_()
+        out = torch.nn.functional.avg_pool2d(leaf, kernel, **options)
+        (slope,) = torch.autograd.grad((out * out).sum(), leaf)
+        return out, slope
+
+    graph = Graph(pooled, (x,))
+    for ours, theirs in zip(graph(x), pooled(x), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-12)
+
+
+@pytest.mark.long
+def test_compiled_training_is_eager_training(traced):
+    users = make_users([20, 9, 16, 3], shape=(1, 16, 16))
+    fed = make_federation(users, "lenet5", double=False)
+    compiled = Federation(
+        users,
+        fed.module(fed.initial()[0]),
+        training=fed.training,
+        device=fed.device,
+        compiled=True,
+    )
+    theta = fed.train(fed.initial(), 1)
+    assert torch.allclose(compiled.train(compiled.initial(), 1), theta, atol=1e-5)
