@@ -215,7 +215,7 @@ def write_configuration(
         "parameters": fed.rows.size,
         "model_bytes": fed.rows.bytes,
         "machine": {
-            "device": _device_name(fed.device),
+            "device": device_name(fed.device),
             "chunk": fed.chunk,
             "threads": torch.get_num_threads(),
             "platform": platform.platform(),
@@ -246,7 +246,8 @@ def write_history(folder: Path, checkpoint: Checkpoint) -> None:
     write_atomically(folder / HISTORY, lambda path: table.to_parquet(path, index=False))
 
 
-def _device_name(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
+    """The GPU's own name, or ``cpu``."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
