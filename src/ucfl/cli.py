@@ -17,9 +17,9 @@ import click
 import typer
 
 import ucfl
-from ucfl import display, runs, wireless
+from ucfl import display, paper, runs, wireless
 from ucfl.algorithms import REGISTRY
-from ucfl.errors import UcflError, UcflWarning
+from ucfl.errors import UcflError, UcflWarning, check_name
 from ucfl.runs.planning import plan_to_json
 from ucfl.users import SCENARIOS, Scenario, acquire, datasets, find
 
@@ -206,6 +206,92 @@ def plan_command(
         display.show_plan(plan, system)
         if times:
             display.show_times(times, plan.unit)
+
+
+@app.command("reproduce")
+def reproduce_command(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ITEM]...", help=f"{', '.join(paper.ITEMS)}, or all."),
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Such as 0, 0-4 or 1,3,5.")] = "0-4",
+    only: Annotated[
+        str | None, typer.Option(metavar="SCENARIO", help="Run cells of this scenario only.")
+    ] = None,
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithms", help="Run cells of these only, comma-separated.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="A reduced form: this many rounds everywhere.", min=1)
+    ] = None,
+    embedded: Annotated[
+        bool, typer.Option("--embedded", help="A reduced form: small, on embedded images.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="The folder of cells and figures.")] = Path("results"),
+    device: Device = "auto",
+    limit_seconds: Annotated[
+        float | None, typer.Option(help="Stop after this time; the same command goes on.", min=0)
+    ] = None,
+    list_: Annotated[
+        bool, typer.Option("--list", help="Only say which cells are there, and the time to go.")
+    ] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print tables as Markdown.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Reproduce the paper's tables and figures, cell by cell.
+
+    Cells are kept as they finish and are not run again: stopped, the same command goes on.
+    """
+    items, numbers = paper.find(what or ()), _seeds(seeds)
+    form = paper.EMBEDDED if embedded else paper.PAPER
+    form = form if rounds is None else form.with_rounds(rounds)
+    store = paper.Store(out / form.name)
+    cells = paper.in_order(items, form, numbers)
+    found = paper.survey(cells, store, device, _say)
+    wanted = _filtered(found.to_do, only, algorithm, form)
+    if list_:
+        if as_json:
+            _print_json({"form": form.name or "paper", **found.to_json()})
+        else:
+            display.show_survey(found)
+        return
+    _say(found.forecast)
+    try:
+        with display.rounds_shown() as on_round:
+            paper.run_cells(
+                wanted,
+                store,
+                device=device,
+                limit_seconds=limit_seconds,
+                on_round=on_round,
+                on_note=_say,
+                on_cell=lambda cell: _say(cell.name),
+            )
+    except runs.Stopped as stop:
+        _say(f"stopped after round {stop.round} of a cell; the same command goes on there.")
+        raise typer.Exit(130) from None
+    found = paper.survey(cells, store, device, _say)
+    page = paper.make_page(items, form, found, store)
+    if as_json:
+        _print_json(page.to_json())
+    elif markdown:
+        typer.echo(page.markdown())
+    else:
+        display.show_page(page)
+
+
+def _filtered(
+    cells: list[paper.Cell], only: str | None, algorithms: str | None, form: paper.Form
+) -> list[paper.Cell]:
+    """The cells that the filters leave, by the paper's names of scenarios."""
+    if only is not None:
+        check_name("scenario of the paper", only, form.scenarios)
+        name = form.scenarios[only].name
+        cells = [cell for cell in cells if cell.entry.scenario.name == name]
+    if algorithms is not None:
+        labels = {ucfl.algorithms.find(text).label for text in algorithms.split(",")}
+        cells = [cell for cell in cells if cell.entry.algorithm in labels]
+    return cells
 
 
 @app.command("systems")

@@ -20,6 +20,10 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 from rich.table import Table
 
+from ucfl.paper import Page, Survey
+from ucfl.paper.page import CLAIM_HEADERS, claims_as_text
+from ucfl.paper.reproduce import duration
+from ucfl.paper.tables import COMPARED, HEADERS, agreement, as_text
 from ucfl.runs import Progress
 from ucfl.runs.loop import OnRound
 from ucfl.users.acquire import OnBytes
@@ -196,3 +200,31 @@ def amount(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
+
+
+def show_survey(found: Survey) -> None:
+    """Every cell of a reproduction: there or not, and its time."""
+    rows = [
+        [
+            row["cell"],
+            "done" if row["done"] else "to do",
+            "?" if row["seconds"] is None else duration(row["seconds"]),
+        ]
+        for row in found.to_json()["cells"]
+    ]
+    show_table(["cell", "", "time"], rows)
+    answers.print(found.forecast, soft_wrap=True)
+
+
+def show_page(page: Page) -> None:
+    """Tables, where the figures are, and what holds of the paper's claims."""
+    for item, rows in page.tables.items():
+        show_table(HEADERS, as_text(rows), page.title(item))
+        answers.print(agreement(rows), soft_wrap=True)
+    for item, files in page.figures.items():
+        said = ", ".join(map(str, files)) or "no cell of it is there yet"
+        answers.print(f"{page.title(item)}: {said}", soft_wrap=True)
+    show_table(CLAIM_HEADERS, claims_as_text(page.claims), "What the paper claims")
+    if page.tables:
+        answers.print(COMPARED, soft_wrap=True)
+    answers.print(f"{page.survey.forecast} Each is a row of {page.csv}", soft_wrap=True)

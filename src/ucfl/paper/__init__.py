@@ -3,6 +3,7 @@
 from ucfl.paper.cells import Cell, Entry, Result, Store
 from ucfl.paper.claims import Claim, claims
 from ucfl.paper.items import EMBEDDED, ITEMS, PAPER, Form, Item, find, in_order
+from ucfl.paper.page import Page, make_page
 from ucfl.paper.reproduce import Measured, Survey, run_cells, survey
 
 __all__ = [
@@ -15,12 +16,14 @@ __all__ = [
     "Form",
     "Item",
     "Measured",
+    "Page",
     "Result",
     "Store",
     "Survey",
     "claims",
     "find",
     "in_order",
+    "make_page",
     "run_cells",
     "survey",
 ]

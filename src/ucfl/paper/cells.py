@@ -185,17 +185,14 @@ class Store:
     def save(self, result: Result) -> None:
         """Keep a finished cell."""
         cell = result.cell
-        arrays: dict[str, Any] = {f"curve_{k}": v for k, v in result.curves.items()}
-        arrays |= {"traffic": result.traffic, "final": result.final, "best": result.best}
-        if result.weights is not None:
-            arrays["weights"] = result.weights
-        if result.silhouettes is not None:
-            arrays["silhouettes"] = result.silhouettes
-        small = {name: np.asarray(values, dtype=np.float32) for name, values in arrays.items()}
-        if result.labels is not None:
-            small["labels"] = result.labels
-        if result.groups is not None:
-            small["groups"] = result.groups
+        floats = {f"curve_{name}": values for name, values in result.curves.items()}
+        floats |= {"traffic": result.traffic, "final": result.final, "best": result.best}
+        optional = {"weights": result.weights, "silhouettes": result.silhouettes}
+        floats |= {name: values for name, values in optional.items() if values is not None}
+        numbers = {"labels": result.labels, "groups": result.groups}
+        # float32 is half the size, and a thousandth of a point is far below the noise.
+        arrays: dict[str, Any] = {name: v.astype(np.float32) for name, v in floats.items()}
+        arrays |= {name: values for name, values in numbers.items() if values is not None}
         about = {
             "scenario": cell.entry.scenario.model_dump(mode="json"),
             "algorithm": cell.entry.algorithm,
@@ -207,7 +204,7 @@ class Store:
 
         def write(path: Path) -> None:
             with path.open("wb") as f:
-                np.savez_compressed(f, about=np.array(json.dumps(about)), **small)
+                np.savez_compressed(f, about=np.array(json.dumps(about)), **arrays)
 
         write_atomically(file, write)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from ucfl.paper.cells import Entry, Result
+from ucfl.paper.cells import Entry, Floats, Result
 from ucfl.paper.claims import TARGET, timed_curve
 from ucfl.paper.items import ITEMS, LABEL_SHIFT_100, Form, batch_entries
 from ucfl.paper.printed import COVARIATE_SHIFT
@@ -108,9 +108,10 @@ def _over_rounds(item: str, form: Form, measured: Measured) -> Panels:
     return panels
 
 
-def _curves(results: Sequence[Result], rounds: int | None) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """[seeds, rounds + 1] mean test accuracies."""
-    return np.stack([r.curves["test_mean"][: None if rounds is None else rounds + 1] for r in results])
+def _curves(results: Sequence[Result], rounds: int | None) -> Floats:
+    """[seeds, rounds + 1] mean test accuracies, all of them or the first."""
+    curves = np.stack([result.curves["test_mean"] for result in results])
+    return curves if rounds is None else curves[:, : rounds + 1]
 
 
 def _by_scenario(item: str, form: Form, measured: Measured) -> dict[str, list[Entry]]:

@@ -61,6 +61,11 @@ class Form:
             rounds,
         )
 
+    def title(self, scenario: str) -> str:
+        """The paper's heading, or the name of what stands for the scenario."""
+        stands = self.scenarios[scenario].name
+        return SCENARIOS.get(scenario, scenario) if stands == scenario else stands
+
     @property
     def note(self) -> str:
         """What a reader of its numbers must know; nothing for the paper's form."""

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ucfl import algorithms
 from ucfl.errors import UcflError
@@ -57,6 +58,18 @@ class Survey:
         if len(known) < len(missing):
             said += f"; nothing finished tells how long {len(missing) - len(known)} will take"
         return said + "."
+
+    def to_json(self) -> dict[str, Any]:
+        """Every cell: whether it is there, and the seconds that it took or will take."""
+        rows = [
+            {
+                "cell": cell.name,
+                "done": cell in self.done,
+                "seconds": self.done[cell].seconds if cell in self.done else self.seconds[cell],
+            }
+            for cell in self.cells
+        ]
+        return {"forecast": self.forecast, "cells": rows}
 
 
 def survey(

@@ -41,9 +41,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class Row:
-    """One entry of a table: what was measured, what is printed, and whether they agree."""
+    """One entry of a table: what was measured, what is printed, and whether they agree.
+
+    Where another scenario stands for the paper's, as in a reduced form, nothing is printed.
+    """
 
     scenario: str
+    title: str
     algorithm: str
     method: str
     tested_model: str
@@ -90,6 +94,7 @@ def _rows(
         rows.append(
             Row(
                 name,
+                form.title(name),
                 entry.algorithm,
                 METHODS[entry.algorithm],
                 results[0].about["tested_model"] if results else "",
@@ -97,7 +102,7 @@ def _rows(
                 tuple(result.cell.seed for result in results),
                 spread(results, who, "best"),
                 spread(results, who, "final"),
-                printed[name].get(entry.algorithm),
+                printed[name].get(entry.algorithm) if entry.scenario.name == name else None,
             )
         )
     return sorted(rows, key=lambda row: list(SCENARIOS).index(row.scenario))
@@ -117,7 +122,7 @@ def as_text(rows: Sequence[Row]) -> list[list[str]]:
     """The rows as words, under ``HEADERS``."""
     return [
         [
-            SCENARIOS[row.scenario],
+            row.title,
             row.method,
             row.tested_model or "–",
             str(row.rounds),
@@ -145,15 +150,15 @@ def beside(rows: Sequence[Row]) -> str:
 
 
 def agreement(rows: Sequence[Row]) -> str:
-    """How many of the printed values are met."""
+    """How many of the printed values are met, and with how many seeds."""
     printed = [row for row in rows if row.printed]
     there = [row for row in printed if row.best]
     met = [row for row in there if row.verdict != "miss"]
-    seeds = [len(row.seeds) for row in there]
-    said = f"{len(met)} of {len(printed)} printed values are met or exceeded"
+    seeds = sorted({len(row.seeds) for row in there})
+    said = f"{len(met)} of {len(printed)} printed values are met (within or better)"
     if len(there) < len(printed):
         said += f", {len(printed) - len(there)} are not measured yet"
-    return said + (f" ({min(seeds)} to {max(seeds)} seeds)." if seeds else ".")
+    return said + (f"; seeds per value: {', '.join(map(str, seeds))}." if seeds else ".")
 
 
 def to_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
