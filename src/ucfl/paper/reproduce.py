@@ -81,7 +81,6 @@ def survey(
         try:
             result = store.load(cell)
         except UcflError as error:
-            store.file(cell).unlink()
             if on_note:
                 on_note(f"{str(error).partition(';')[0]}; it is run again.")
             continue
