@@ -220,7 +220,8 @@ def show_page(page: Page) -> None:
     """Tables, where the figures are, and what holds of the paper's claims."""
     for item, rows in page.tables.items():
         show_table(HEADERS, as_text(rows), page.title(item))
-        answers.print(agreement(rows), soft_wrap=True)
+        if any(row.printed for row in rows):
+            answers.print(agreement(rows), soft_wrap=True)
     for item, files in page.figures.items():
         said = ", ".join(map(str, files)) or "no cell of it is there yet"
         answers.print(f"{page.title(item)}: {said}", soft_wrap=True)

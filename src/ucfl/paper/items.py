@@ -91,7 +91,7 @@ PAPER = Form(
 
 
 def _embedded() -> Form:
-    small = Scenario(points=480, users=12, model="mlp", lr=0.05, batch=10, rounds=3)
+    small = Scenario(points=320, users=8, model="logistic", lr=0.05, batch=10, rounds=2)
     groups = {"groups": 4, "rotations": (0, 90, 180, 270)}
     labels = {"split": "dirichlet", "alpha": 0.4}
     fields: dict[str, dict[str, object]] = {
@@ -99,7 +99,7 @@ def _embedded() -> Form:
         COVARIATE_SHIFT: {**labels, **groups, "alpha": 8},
         CONCEPT_SHIFT: {"groups": 4, "permute_labels": True},
         COVARIATE_LABEL_SHIFT: {**labels, **groups, "alpha": 8},
-        LABEL_SHIFT_100: {**labels, "users": 24},
+        LABEL_SHIFT_100: {**labels, "users": 16},
     }
     return Form(
         name="embedded",
@@ -107,12 +107,12 @@ def _embedded() -> Form:
             name: small.change({"name": f"embedded-{name}", **changes})
             for name, changes in fields.items()
         },
-        variance_batches=(4, 8, 16),
-        batch_rounds=2,
+        variance_batches=(2, 4, 8),
+        batch_rounds=1,
     )
 
 
-#: The whole pipeline on 480 of the embedded MNIST images: no download, under a minute.
+#: The whole pipeline on 320 of the embedded MNIST images: no download, under a minute.
 EMBEDDED = _embedded()
 
 
