@@ -105,14 +105,15 @@ def accuracy_over_time(
     unit: str = "T_dl",
     *,
     target: float | None = None,
+    until: float | None = None,
     ylabel: str = "mean test accuracy in %",
     title: str = "",
     width: float = SINGLE,
 ) -> Figure:
     """Accuracy that stands at each time, from curves or (times, accuracies).
 
-    A step, not a slope: a round's model is there when the round ends and not before. The axis ends
-    with the first method to finish, since beyond it the comparison would be with nothing.
+    A step, not a slope: a round's model is there when the round ends and not before. Lines end
+    where runs do; ``until`` ends the axis earlier.
     """
     pairs = {
         label: (one.times, one.mean) if isinstance(one, Curve) else one
@@ -134,7 +135,8 @@ def accuracy_over_time(
                 color="#666666", annotation_clip=False,
             )  # fmt: skip
         axes.set(xlabel=f"time in {_unit(unit)}", ylabel=ylabel)
-        axes.set_xlim(0, min(float(np.asarray(times)[-1]) for times, _ in pairs.values()))
+        ends = [float(np.asarray(times)[-1]) for times, _ in pairs.values()]
+        axes.set_xlim(0, until or 1.02 * max(ends))
         _legend(figure, axes, width)
     return figure
 
