@@ -147,6 +147,14 @@ def mistakes(tmp_path):
         (["plan", tmp_path / "rows.npy"], "must be a square matrix"),
         (["plan", tmp_path / "empty-folder"], "holds no run"),
         (["plan", "rotated-mnits"], "did you mean 'rotated-mnist'"),
+        (["reproduce", "table-1"], "did you mean 'table1'"),
+        (["reproduce", "--only", "emnist-label"], "did you mean 'emnist-label-shift'"),
+        (["reproduce", "--algorithms", "fedagv"], "did you mean 'fedavg'"),
+        (["reproduce", "--algorithms", "fedem"], "none of the cells"),
+        (["reproduce", "--seeds", "a-b"], "--seeds takes"),
+        (["reproduce", "--rounds", "0"], "--rounds"),
+        (["reproduce", "--device", "quantum"], "cannot be used here"),
+        (["reproduce", "--out", tmp_path / "file"], "is a file"),
     ]  # fmt: skip
 
 
@@ -208,7 +216,7 @@ def test_seeds():
 
 
 def test_help_for_everything(tmp_path):
-    for command in ([], ["run"], ["compare"], ["plan"]):
+    for command in ([], ["run"], ["compare"], ["plan"], ["reproduce"]):
         done = ucfl(*command, "--help", cwd=tmp_path)
         assert done.returncode == 0
         assert "Usage" in done.stdout

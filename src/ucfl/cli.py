@@ -242,13 +242,13 @@ def reproduce_command(
 
     Cells are kept as they finish and are not run again: stopped, the same command goes on.
     """
-    items, numbers = paper.find(what or ()), _seeds(seeds)
+    items, numbers = paper.find(what or ()), list(dict.fromkeys(_seeds(seeds)))
     form = paper.EMBEDDED if embedded else paper.PAPER
     form = form if rounds is None else form.with_rounds(rounds)
     store = paper.Store(out / form.name)
     cells = paper.in_order(items, form, numbers)
-    found = paper.survey(cells, store, device, _say)
-    wanted = _filtered(found.to_do, only, algorithm, form)
+    wanted = _filtered(cells, only, algorithm, form)
+    found = paper.survey(cells, store, device, _say).of(wanted)
     if list_:
         if as_json:
             _print_json({"form": form.name or "paper", **found.to_json()})
@@ -258,8 +258,8 @@ def reproduce_command(
     _say(found.forecast)
     try:
         with display.rounds_shown() as on_round:
-            paper.run_cells(
-                wanted,
+            in_time = paper.run_cells(
+                found.to_do,
                 store,
                 device=device,
                 limit_seconds=limit_seconds,
@@ -270,8 +270,9 @@ def reproduce_command(
     except runs.Stopped as stop:
         _say(f"stopped after round {stop.round} of a cell; the same command goes on there.")
         raise typer.Exit(130) from None
-    found = paper.survey(cells, store, device, _say)
-    page = paper.make_page(items, form, found, store)
+    if not in_time:
+        _say("the time is up; the same command goes on.")
+    page = paper.make_page(items, form, paper.survey(cells, store, device), store)
     if as_json:
         _print_json(page.to_json())
     elif markdown:
@@ -283,7 +284,7 @@ def reproduce_command(
 def _filtered(
     cells: list[paper.Cell], only: str | None, algorithms: str | None, form: paper.Form
 ) -> list[paper.Cell]:
-    """The cells that the filters leave, by the paper's names of scenarios."""
+    """The cells that the filters leave; scenarios have the paper's names in every form."""
     if only is not None:
         check_name("scenario of the paper", only, form.scenarios)
         name = form.scenarios[only].name
@@ -291,6 +292,8 @@ def _filtered(
     if algorithms is not None:
         labels = {ucfl.algorithms.find(text).label for text in algorithms.split(",")}
         cells = [cell for cell in cells if cell.entry.algorithm in labels]
+    if not cells:
+        raise UcflError("none of the cells asked for passes --only and --algorithms.")
     return cells
 
 

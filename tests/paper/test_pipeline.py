@@ -151,7 +151,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, command, monkeypatch):
     options = ("table2", "--embedded", "--seeds", 0, "--out", tmp_path)
     code, said, notes = command(*options)
     assert (code, said) == (130, "")
-    assert notes.endswith("stopped after round 0 of a cell; the same command goes on there.\n")
+    assert notes.endswith("stopped after round 1 of a cell; the same command goes on there.\n")
 
 
 def test_at_the_limit_the_cell_at_work_is_kept_where_it_is(tmp_path):

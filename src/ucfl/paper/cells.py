@@ -174,6 +174,11 @@ class Store:
 
     folder: Path
 
+    def __post_init__(self) -> None:
+        for place in (self.folder, *self.folder.parents):
+            if place.is_file():
+                raise UcflError(f"{place} is a file; give --out a folder.")
+
     def file(self, cell: Cell) -> Path:
         """Where the cell is, or will be."""
         return self.folder / "cells" / f"{cell.name}.npz"

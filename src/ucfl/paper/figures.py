@@ -16,6 +16,9 @@ from ucfl.paper.reproduce import Measured
 from ucfl.report import figures
 from ucfl.wireless import SYSTEMS
 
+#: Silhouettes are drawn up to here: with 100 users, the rest would squeeze the peak to the edge.
+MOST_STREAMS = 20
+
 #: Panels by name; one whose cells are not there is left out.
 Panels = dict[str, Figure]
 
@@ -31,21 +34,21 @@ def parallel(form: Form, measured: Measured) -> Panels:
 
 
 def clusters(form: Form, measured: Measured) -> Panels:
-    """W of the first seed; users in order of their true groups, as the paper draws it."""
+    """W of the first seed: users in order of their four streams, framed, and their true groups."""
     panels = {}
     for name, entries in _by_scenario("fig-clusters", form, measured).items():
         result = measured[entries[0]][0]
         assert result.weights is not None
-        panels[name] = figures.heat_map(result.weights, result.groups, groups=result.groups)
+        panels[name] = figures.heat_map(result.weights, result.labels, groups=result.groups)
     return panels
 
 
 def silhouette(form: Form, measured: Measured) -> Panels:
-    """Silhouette against k. k = 1 has none, and no user's own stream (k = m) has one."""
+    """Silhouette against k. k = 1 has none, and k = m has none either."""
     panels = {}
     for name, entries in _by_scenario("fig-silhouette", form, measured).items():
         scores = [r.silhouettes for r in measured[entries[0]] if r.silhouettes is not None]
-        most = min(map(len, scores))
+        most = min(MOST_STREAMS + 1, *map(len, scores))
         by_k = {k: [seed[k - 1] for seed in scores] for k in range(2, most)}
         panels[name] = figures.silhouettes({"user-centric": by_k})
     return panels

@@ -150,7 +150,8 @@ def _accuracy(form: Form) -> list[Entry]:
 
 
 def _clusters(form: Form) -> list[Entry]:
-    return [form.entry(scenario, "user-centric") for scenario in (COVARIATE_SHIFT, CONCEPT_SHIFT)]
+    grouped = (COVARIATE_SHIFT, CONCEPT_SHIFT)
+    return [form.entry(scenario, "user-centric:streams=4") for scenario in grouped]
 
 
 def _silhouette(form: Form) -> list[Entry]:

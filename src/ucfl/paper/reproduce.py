@@ -37,6 +37,12 @@ class Survey:
         """The cells that are not there, in order."""
         return [cell for cell in self.cells if cell not in self.done]
 
+    def of(self, cells: Sequence[Cell]) -> Survey:
+        """The same of some of the cells."""
+        kept = set(cells)
+        done = {cell: result for cell, result in self.done.items() if cell in kept}
+        return Survey(tuple(cells), done, self.seconds)
+
     @property
     def measured(self) -> Measured:
         """The finished cells by entry."""
