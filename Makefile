@@ -8,6 +8,7 @@ READY := .venv/.ready
 demo: $(READY)
 	$(BIN)/ucfl compare rotated-mnist --algorithms fedavg,local,oracle,user-centric:streams=auto \
 		--rounds 15 --out runs/demo --fresh
+	$(BIN)/ucfl report runs/demo
 
 test: lint
 	$(BIN)/pytest -m "not long"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import signal
 import sys
 import tomllib
@@ -17,7 +16,7 @@ import click
 import typer
 
 import ucfl
-from ucfl import display, paper, runs, wireless
+from ucfl import display, paper, report, runs, wireless
 from ucfl.algorithms import REGISTRY
 from ucfl.errors import UcflError, UcflWarning, check_name
 from ucfl.runs.planning import plan_to_json
@@ -48,6 +47,9 @@ Plain = Annotated[bool, typer.Option("--plain", help="One user after another, to
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where a stopped run stopped.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Replace what the folder holds.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+RunFolders = Annotated[
+    list[Path], typer.Argument(metavar="RUN…", help="Runs' folders, or folders of them.")
+]
 
 
 @app.command("run")
@@ -321,6 +323,80 @@ def systems_command(as_json: Json = False) -> None:
     display.answers.print("Change a field with an option: slow-uplink:rho=3.", soft_wrap=True)
 
 
+@app.command("report")
+def report_command(
+    folders: RunFolders,
+    out: Annotated[
+        Path | None, typer.Option(help="The HTML file; report.html beside the runs if none.")
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Tell it here, and write no file.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write one interactive page about runs: accuracy, time on air, who learns from whom."""
+    story = report.tell(report.gather(folders))
+    if as_json:
+        _print_json(story)
+    elif text:
+        display.show_story(story)
+    else:
+        file = out if out is not None else folders[0] / "report.html"
+        file.write_text(report.page(story), encoding="utf-8")
+        display.answers.print(f"The report is in {file}", soft_wrap=True, markup=False)
+        if open_:
+            typer.launch(str(file))
+
+
+@app.command("figure")
+def figure_command(
+    name: Annotated[str, typer.Argument(help=f"One of: {', '.join(report.FIGURES)}.")],
+    folders: RunFolders,
+    out: Annotated[
+        Path | None, typer.Option(help="A .pdf, .svg or .png file; NAME.pdf if none.")
+    ] = None,
+    system: Annotated[str, typer.Option(help="The network that times are for.")] = "slow-uplink",
+    target: Annotated[
+        float | None, typer.Option(help="Accuracy in % to time runs to; FedAvg's final if none.")
+    ] = None,
+    wide: Annotated[bool, typer.Option("--wide", help="Two columns wide instead of one.")] = False,
+) -> None:
+    """Draw a figure of runs for print, in a journal's column width."""
+    check_name("figure", name, report.FIGURES)
+    file = report.check_suffix(out if out is not None else Path(f"{name}.pdf"))
+    look = report.Look(system, target, report.DOUBLE if wide else report.SINGLE)
+    report.save(report.FIGURES[name](report.gather(folders), look), file)
+    display.answers.print(f"The figure is in {file}", soft_wrap=True, markup=False)
+
+
+@app.command("watch")
+def watch_command(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")],
+) -> None:
+    """Follow a run that another process trains, until it is finished."""
+    with display.rounds_shown() as on_round:
+        for progress in report.follow(folder):
+            on_round(progress)
+
+
+@app.command("export")
+def export_command(
+    kind: Annotated[str, typer.Argument(help="tensorboard or mlflow.")],
+    folders: RunFolders,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            help="A folder (TensorBoard; ./tensorboard if none), or a tracking URI (MLflow; "
+            "sqlite:///mlflow.db if none)."
+        ),
+    ] = None,
+) -> None:
+    """Give runs' histories to TensorBoard or MLflow."""
+    check_name("export", kind, report.EXPORTS)
+    found = report.gather(folders)
+    where = report.EXPORTS[kind](found, *([] if to is None else [to]))
+    display.answers.print(f"The histories are in {where}", soft_wrap=True, markup=False)
+
+
 @app.command("scenarios")
 def scenarios_command(
     name: Annotated[str | None, typer.Argument(help="Print this one as TOML.")] = None,
@@ -454,14 +530,7 @@ def _seeds(text: str) -> list[int]:
 
 
 def _print_json(value: Any) -> None:
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {str(key): plain(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(item) for item in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    typer.echo(json.dumps(plain(value), indent=2))
+    typer.echo(json.dumps(report.plain(value), indent=2))
 
 
 def _say(text: str) -> None:

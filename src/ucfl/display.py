@@ -24,10 +24,11 @@ from ucfl.paper import Page, Survey
 from ucfl.paper.page import CLAIM_HEADERS, claims_as_text
 from ucfl.paper.reproduce import duration
 from ucfl.paper.tables import COMPARED, HEADERS, agreement, as_text
+from ucfl.report.story import Story, method_curve
 from ucfl.runs import Progress
 from ucfl.runs.loop import OnRound
 from ucfl.users.acquire import OnBytes
-from ucfl.wireless import Plan
+from ucfl.wireless import SYSTEMS, Plan
 
 #: Answers go to standard output, everything else to standard error.
 answers = Console(highlight=False)
@@ -145,6 +146,11 @@ def show_comparison(result: dict[str, Any]) -> None:
     )
 
 
+#: What personalisation must beat: one model for all, or a model of one's own.
+SHARED_OR_ALONE = ("fedavg", "local")
+#: Users named in a sentence at most.
+NAMED = 5
+
 #: A table of streams is cut to this many rows on screen; --json has all.
 ROWS = 24
 
@@ -189,6 +195,76 @@ def show_times(times: dict[str, Any], unit: str) -> None:
     ]
     headers = ["algorithm", "streams", f"time in {unit}", "final mean", "time of all rounds"]
     show_table(headers, rows, f"Time to {times['target']:.1f}% mean accuracy")
+
+
+def show_story(story: Story) -> None:
+    """What the report page tells, in the terminal."""
+
+    def say(text: str) -> None:
+        answers.print(text, soft_wrap=not answers.is_terminal, markup=False)
+
+    scenario, seeds = story["scenario"], story["seeds"]
+    which = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
+    answers.rule(f"{scenario['name']}: {story['users']} users, {which}", align="left")
+    say(" ".join(story["answer"]))
+    rows = []
+    for method in story["methods"]:
+        cells = [method["label"], method["tested_model"]]
+        for when in ("final", "best"):
+            one = method[when]
+            cells += [percent(one["mean"], one["deviation"])]
+            cells += [percent(one["worst"], one["worst_deviation"])]
+        rows.append([*cells, f"{method['streams']:g}"])
+    headers = ["method", "tested model", "mean final", "worst final", "mean best", "worst best"]
+    show_table([*headers, "broadcasts"], rows, "Test accuracy in %")
+    _show_race(story)
+    for users in story["populations"][:1]:
+        _show_users(story, users)
+    say("")
+    for command in story["repeat"]["commands"]:
+        say(f"Repeat it with: {command}")
+    for note in story["notes"]:
+        say(f"Note: {note}")
+
+
+def _show_race(story: Story) -> None:
+    """Time to the target on the paper's systems."""
+    target = story["target"]
+    if math.isnan(target["accuracy"]):
+        return
+    rows = []
+    for method in story["methods"]:
+        times = [
+            method_curve(method, story["users"], system).time_to_accuracy(target["accuracy"])
+            for system in SYSTEMS.values()
+        ]
+        cells = ["never" if math.isinf(time) else f"{time:.1f}" for time in times]
+        rows.append([method["label"], *cells])
+    title = f"Time in T_dl to {target['of']}'s final {target['accuracy']:.1f}% mean accuracy"
+    show_table(["method", *SYSTEMS], rows, title)
+
+
+def _show_users(story: Story, users: Story) -> None:
+    """Streams, and the users who would be better off without personalisation."""
+    learnt, seed = users["collaboration"], users["seed"]
+    if learnt:
+        answers.print(f"Streams, seed {seed}: {learnt['reason']}", soft_wrap=True, markup=False)
+    best = users["accuracy"].get(story["chosen"])
+    if best is None or story["chosen"] in SHARED_OR_ALONE:
+        return
+    for rival in SHARED_OR_ALONE:
+        if rival not in users["accuracy"]:
+            continue
+        pairs = zip(users["names"], best, users["accuracy"][rival], strict=True)
+        losers = sorted((mine - theirs, name) for name, mine, theirs in pairs if mine < theirs)
+        named = ", ".join(f"{name} ({gain:.1f})" for gain, name in losers[:NAMED])
+        more = f" and {len(losers) - NAMED} more" if len(losers) > NAMED else ""
+        answers.print(
+            f"Seed {seed}: {len(losers)} of {len(best)} users are better off with {rival} than "
+            f"with {story['chosen']}{': ' + named + more if losers else ''}.",
+            soft_wrap=True,
+            markup=False,
+        )
 
 
 def amount(count: float) -> str:

@@ -257,12 +257,17 @@ def silhouettes(
 
 def save(figure: Figure, path: str | Path) -> Path:
     """Write PDF, SVG or PNG by the ending; the picture keeps its size to the hair."""
-    file = Path(path)
-    if file.suffix not in SUFFIXES:
-        raise UcflError(f"figures are written as {', '.join(SUFFIXES)}, not {file.suffix!r}.")
+    file = check_suffix(Path(path))
     undated = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}
     with mpl.rc_context(_LOOK):
         figure.savefig(file, metadata=undated[file.suffix])
+    return file
+
+
+def check_suffix(file: Path) -> Path:
+    """The file, if its ending is one that figures are written with."""
+    if file.suffix not in SUFFIXES:
+        raise UcflError(f"figures are written as {', '.join(SUFFIXES)}, not {file.suffix!r}.")
     return file
 
 

@@ -107,6 +107,57 @@ def method_curve(method: dict[str, Any], users: int, system: WirelessSystem) -> 
 
 
 @dataclass(frozen=True)
+class Collaboration:
+    """Who learns from whom, as a run measured it: W, streams, the silhouette of each k from 1 on.
+
+    ``labels`` are the run's own streams; where it has one for each user, those that are suggested
+    (``own`` says which).
+    """
+
+    of: str
+    weights: Floats
+    labels: NDArray[np.int64]
+    own: bool
+    silhouettes: Floats
+    suggested: int
+    reason: str
+
+    def own_shares(self) -> list[float]:
+        """How much of each stream's mixture comes from its own users."""
+        members = [self.labels == stream for stream in range(int(self.labels.max()) + 1)]
+        return [float(self.weights[np.ix_(here, here)].sum(1).mean()) for here in members]
+
+
+def collaboration(run: Run) -> Collaboration | None:
+    """What the run's collaboration round found; None for methods without one."""
+    if not isinstance(run.algorithm, UserCentric):
+        return None
+    state: Any = run.checkpoint.state
+    weights, labels = state["weights"].double().numpy(), state["labels"].numpy()
+    suggested = int(state["suggested"])
+    own = len(np.unique(labels)) < len(weights)
+    silhouettes = state["silhouettes"].double().numpy()
+    return Collaboration(
+        of=run.algorithm.label,
+        weights=weights,
+        labels=labels if own else fixed_streams(weights, suggested, seed=run.seed).labels,
+        own=own,
+        silhouettes=silhouettes,
+        suggested=suggested,
+        reason=_reason(silhouettes, suggested, run.algorithm.describe(run.checkpoint.state)),
+    )
+
+
+def by_seed(found: Iterable[tuple[int, Collaboration | None]]) -> dict[int, Collaboration]:
+    """One for each seed: the first with fewer streams than users, since it shows a plan in use."""
+    every = [(seed, one) for seed, one in found if one is not None]
+    first: dict[int, Collaboration] = {}
+    for seed, one in sorted(every, key=lambda pair: (pair[0], not pair[1].own)):
+        first.setdefault(seed, one)
+    return first
+
+
+@dataclass(frozen=True)
 class _Digest:
     """The little that a story takes from a run, whose checkpoint may be large."""
 
@@ -121,11 +172,11 @@ class _Digest:
     validation: Floats
     start: Traffic
     traffic: Floats
-    collaboration: dict[str, Any] | None
+    collaboration: Collaboration | None
 
     @property
     def users(self) -> int:
-        return self.test.shape[1]
+        return len(self.about["users"]["names"])
 
     @property
     def rounds(self) -> int:
@@ -149,28 +200,8 @@ def _digest(run: Run) -> _Digest:
         validation=run.per_user("validation_accuracy")[:length],
         start=run.start_traffic,
         traffic=run.checkpoint.traffic.numpy(),
-        collaboration=_collaboration(run),
+        collaboration=collaboration(run),
     )
-
-
-def _collaboration(run: Run) -> dict[str, Any] | None:
-    """Who learns from whom in a run that measured it: W, the streams, the silhouette of each k."""
-    if not isinstance(run.algorithm, UserCentric):
-        return None
-    state: Any = run.checkpoint.state
-    weights, labels = state["weights"].double().numpy(), state["labels"].numpy()
-    suggested, users = int(state["suggested"]), len(weights)
-    own = len(np.unique(labels)) < users
-    silhouettes = state["silhouettes"].double().numpy()
-    return {
-        "of": run.algorithm.label,
-        "weights": weights,
-        "labels": labels if own else fixed_streams(weights, suggested, seed=run.seed).labels,
-        "own": own,
-        "silhouettes": silhouettes,
-        "suggested": suggested,
-        "reason": _reason(silhouettes, suggested, run.algorithm.describe(run.checkpoint.state)),
-    }
 
 
 def _reason(silhouettes: Floats, suggested: int, described: str) -> str:
@@ -218,32 +249,37 @@ def _method(label: str, digests: list[_Digest]) -> dict[str, Any]:
 def _populations(digests: list[_Digest]) -> list[dict[str, Any]]:
     """Users of each seed (another seed draws other users): who they are, and how they fared."""
     found, budget = [], MOST_WEIGHTS
+    learnt = by_seed((digest.seed, digest.collaboration) for digest in digests)
     for seed in sorted({digest.seed for digest in digests}):
         here = [digest for digest in digests if digest.seed == seed]
         users = here[0].about["users"]
-        # Runs whose streams are fewer than users show the plan that was used, so they come first.
-        personal = [d.collaboration for d in here if d.collaboration]
-        personal.sort(key=lambda one: not one["own"])
-        learnt = personal[0] if personal else None
-        if learnt is not None:
-            budget -= learnt["weights"].size
-            learnt = learnt | {
-                "weights": _steps(learnt["weights"]) if budget >= 0 else None,
-                "own_share": _own_shares(learnt["weights"], learnt["labels"]),
-                "labels": learnt["labels"].tolist(),
-                "silhouettes": _rounded(learnt["silhouettes"], 4),
-            }
+        budget -= learnt[seed].weights.size if seed in learnt else 0
         found.append(
             {
                 "seed": seed,
                 "names": list(users["names"]),
                 "groups": users.get("groups"),
                 "label_counts": users.get("label_counts"),
+                "test_sizes": users.get("test_sizes"),
                 "accuracy": {digest.label: _rounded(100 * digest.test[-1]) for digest in here},
-                "collaboration": learnt,
+                "collaboration": _learnt(learnt[seed], budget >= 0) if seed in learnt else None,
             }
         )
     return found
+
+
+def _learnt(found: Collaboration, with_weights: bool) -> dict[str, Any]:
+    steps = np.rint(found.weights / WEIGHT_STEP).astype(int)
+    return {
+        "of": found.of,
+        "weights": steps.tolist() if with_weights else None,
+        "labels": found.labels.tolist(),
+        "own": found.own,
+        "own_share": _rounded(np.array(found.own_shares()), 4),
+        "silhouettes": _rounded(found.silhouettes, 4),
+        "suggested": found.suggested,
+        "reason": found.reason,
+    }
 
 
 def _repeat(digests: list[_Digest]) -> dict[str, Any]:
@@ -295,12 +331,12 @@ def _answer(story: Story) -> list[str]:
     ]
     if others:
         told.append(f"{'; '.join(others)}.")
+    told += _costs(story, best)
     told += [
         f"{method['label']}, which is told the true groups, reaches {_percent(method['final'])}."
         for method in story["methods"]
         if method["label"].partition(":")[0] == "oracle"
     ]
-    told += _costs(story, best)
     return told
 
 
@@ -320,7 +356,7 @@ def _costs(story: Story, best: dict[str, Any]) -> list[str]:
             words.append(f"{mine:.0f} T_dl on {name} (instead of {theirs:.0f})")
     if not words:
         return []
-    return [f"It has {target['of']}'s final accuracy after {', '.join(words)}."]
+    return [f"{best['label']} has {target['of']}'s final accuracy after {', '.join(words)}."]
 
 
 def _notes(story: Story, digests: dict[str, list[_Digest]]) -> list[str]:
@@ -381,22 +417,9 @@ def _quantile(test: Floats, share: float) -> Floats:
     return found
 
 
-def _own_shares(weights: Floats, labels: NDArray[np.int64]) -> list[float]:
-    """How much of each stream's weight lies on its own users."""
-    return [
-        round(float(weights[np.ix_(labels == s, labels == s)].sum(1).mean()), 4)
-        for s in range(int(labels.max()) + 1)
-    ]
-
-
 def _run_lengths(traffic: Floats) -> list[list[float]]:
     """[count, down, up, work] of each stretch of equal rounds."""
     return [[len(list(stretch)), *row] for row, stretch in itertools.groupby(traffic.tolist())]
-
-
-def _steps(weights: Floats) -> list[list[int]]:
-    found: list[list[int]] = np.rint(weights / WEIGHT_STEP).astype(int).tolist()
-    return found
 
 
 def _row(traffic: Traffic) -> tuple[float, float, float]:
@@ -417,7 +440,7 @@ def _distinct(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _percent(summary: dict[str, float]) -> str:
-    deviation = f" ± {summary['deviation']:.1f}" if summary["deviation"] else ""
+    deviation = f"\u00a0±\u00a0{summary['deviation']:.1f}" if summary["deviation"] else ""
     return f"{summary['mean']:.1f}{deviation}%"
 
 

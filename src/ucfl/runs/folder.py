@@ -216,6 +216,7 @@ def write_configuration(
             "source": fed.users.source,
             "groups": None if fed.users.groups is None else fed.users.groups.tolist(),
             "label_counts": fed.users.label_counts().tolist(),
+            "test_sizes": fed.users.test.sizes.tolist(),
         },
         "parameters": fed.rows.size,
         "model_bytes": fed.rows.bytes,

@@ -23,13 +23,15 @@
     fill(document.createElementNS("http://www.w3.org/2000/svg", tag), properties, children);
   // <bdi> keeps a right-to-left name from turning its surroundings around.
   const name = (text) => element("bdi", { class: "name", title: text }, text);
+  const sample = (method) => drawn("svg", { class: "sample", width: 18, height: 8, viewBox: "0 0 18 8", "aria-hidden": "true" },
+    drawn("path", { class: "line strong", colour: method.colour, d: "M0,4H18", "stroke-dasharray": method.dashes?.length ? method.dashes.join(" ") : null }));
   const swatch = (colour) => element("i", { class: "swatch", colour, "aria-hidden": "true" });
 
   // --- numbers ----------------------------------------------------------------------------------
 
   const percent = (value) => (value === null || value === undefined || Number.isNaN(value) ? "–" : `${value.toFixed(1)}%`);
   const signed = (value) => (value === null ? "–" : `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(1)}`);
-  const short = (value) => (value >= 1000 ? value.toFixed(0) : Number(value.toPrecision(4)).toString());
+  const short = (value) => Number(value.toFixed(value < 10 ? 2 : value < 1000 ? 1 : 0)).toString();
   const both = (colours) => `light-dark(${colours[0]}, ${colours[1]})`;
   const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 
@@ -51,7 +53,7 @@
   const state = {
     hidden: new Set(),
     what: "mean",
-    band: "users",
+    band: story.seeds.length > 1 ? "seeds" : "users",
     system: { ...firstSystem },
     streams: Math.round((personal.find((method) => method.label === story.chosen) ?? personal[0])?.streams ?? 1),
     target: story.target.accuracy,
@@ -59,7 +61,7 @@
     population: 0,
     focus: story.chosen,
     sort: null,
-    cell: [0, 0],
+    cell: null,
   };
   const shown = () => methods.filter((method) => !state.hidden.has(method.label));
 
@@ -110,7 +112,7 @@
   function showTooltip(event, title, rows) {
     tooltip.replaceChildren(
       element("b", {}, title),
-      ...rows.map(([colour, label, value]) => element("div", {}, element("span", {}, swatch(colour), element("bdi", {}, label)), element("span", {}, value))),
+      ...rows.map(([mark, label, value]) => element("div", {}, element("span", {}, mark, element("bdi", {}, label)), element("span", {}, value))),
     );
     tooltip.hidden = false;
     const { innerWidth, scrollX, scrollY } = window;
@@ -144,7 +146,7 @@
     picture.append(inside);
     if (rule !== undefined) {
       inside.append(drawn("line", { class: "rule", x1: edge.left, x2: right, y1: py(rule.value), y2: py(rule.value) }));
-      picture.append(drawn("text", { x: right, y: py(rule.value) - 5, "text-anchor": "end" }, rule.label));
+      picture.append(drawn("text", { class: "halo", x: edge.left + 4, y: py(rule.value) - 5 }, rule.label));
     }
     const line = (xs, ys) => {
       let path = "", last = null;
@@ -171,7 +173,7 @@
     }
     for (const mark of marks ?? []) {
       picture.append(drawn("circle", { class: "ring", colour: mark.colour, cx: px(mark.x), cy: py(mark.y), r: 8 }));
-      picture.append(drawn("text", { class: "strong-text", x: px(mark.x) + 13, y: py(mark.y) + 1 }, mark.label));
+      picture.append(drawn("text", { class: "strong-text halo", x: px(mark.x) + 13, y: py(mark.y) + 1 }, mark.label));
     }
 
     // The cursor reads the value that stands at x: at a round's end, and until the next one ends.
@@ -193,7 +195,7 @@
       cursor.setAttribute("x2", px(at));
       cursor.setAttribute("visibility", "visible");
       spots.replaceChildren(...rows.map(({ one, value: height }) => drawn("circle", { class: "dot", colour: one.colour, cx: px(at), cy: py(height), r: 4 })));
-      return rows.map(({ one, index, value: height }) => [one.colour, one.label, format(height, one, index)]);
+      return rows.map(({ one, index, value: height }) => [sample(one), one.label, format(height, one, index)]);
     };
     const leave = () => {
       cursor.setAttribute("visibility", "hidden");
@@ -255,14 +257,12 @@
   function showChips() {
     for (const host of every("[data-chips]")) {
       host.replaceChildren(...methods.map((method) => {
-        const sample = drawn("svg", { width: 22, height: 8, "aria-hidden": "true" },
-          drawn("path", { class: "line strong", colour: method.colour, d: "M0,4H22", "stroke-dasharray": method.dashes.length ? method.dashes.join(" ") : null }));
         return element("button", { type: "button", "aria-pressed": String(!state.hidden.has(method.label)), title: method.label, "data-toggle": method.label, on: { click: () => {
           if (!state.hidden.delete(method.label)) state.hidden.add(method.label);
           every("[data-toggle]").filter((button) => button.dataset.toggle === method.label).forEach((button) => button.setAttribute("aria-pressed", String(!state.hidden.has(method.label))));
           showRounds();
           showTimes();
-        } } }, sample, element("bdi", {}, method.label));
+        } } }, sample(method), element("bdi", {}, method.label));
       }));
     }
   }
@@ -345,7 +345,7 @@
         const never = !Number.isFinite(time);
         const each = roundTime(method.traffic.at(-1).slice(1), system);
         return element("tr", { class: `${never ? "never" : ""} ${method.imagined ? "what-if" : ""}`, "data-bar": method.label, "data-time": time },
-          element("th", { scope: "row" }, swatch(method.colour), name(method.label)),
+          element("th", { scope: "row" }, sample(method), name(method.label)),
           element("td", { class: "track" }, element("span", { class: "fill", colour: method.colour, "width%": never ? 0 : (100 * time) / longest })),
           element("td", {}, never ? "never" : short(time)),
           element("td", {}, element("small", {}, never ? `ends at ${percent(y.at(-1))}` : `${plural(reached, "round")} of ${short(each)}`)));
@@ -392,7 +392,6 @@
   }
 
   let heat = null;
-  const paint = () => { if (heat) heat.draw(); };
 
   function showHeat(users, learnt) {
     const canvas = find("heat"), host = canvas.parentElement;
@@ -457,11 +456,13 @@
     canvas.setAttribute("aria-label", `Heat map of the ${m} by ${m} weights, ordered by stream. Arrow keys move from cell to cell.`);
     find("ramp").replaceChildren("0", element("i", {}), `${(most * story.weight_step).toFixed(3)}`);
     find("heat-caption").textContent = users.groups ? "The coloured edges show each user's true group, which nobody told the method." : "";
-    choose(...state.cell);
+    // To begin with, the first user and the one whom it learns most from.
+    const others = order.map((j, column) => (column ? learnt.weights[order[0]][j] : -1));
+    choose(...(state.cell ?? [0, Math.max(0, others.indexOf(Math.max(...others)))]));
   }
 
   function histogram(counts, colour) {
-    const most = Math.max(...counts, 1), height = 46, wide = 260;
+    const most = Math.max(...counts, 1), height = 46, wide = 240;
     const each = wide / counts.length;
     return drawn("svg", { viewBox: `0 0 ${wide} ${height + 12}`, width: wide, height: height + 12, role: "img", "aria-label": `examples of each label: ${counts.map((count, label) => `${label}: ${count}`).join(", ")}` },
       ...counts.map((count, label) => drawn("rect", { class: "who", colour, x: label * each + each * 0.1, width: each * 0.8, y: height - (height * count) / most, height: (height * count) / most })),
@@ -479,8 +480,7 @@
     find("heat-details").replaceChildren(
       element("p", { class: "weight" }, `${(100 * learnt.weights[i][j] * story.weight_step).toFixed(2)}%`),
       element("p", {}, "of ", name(users.names[i]), i === j ? "'s model is its own update" : "'s model comes from ", i === j ? "" : name(users.names[j]), `; ${(100 * share).toFixed(0)}% comes from its own stream, an even share would be ${(100 / users.names.length).toFixed(1)}%.`),
-      element("h4", {}, name(users.names[i])), ...about(i).filter(Boolean),
-      ...(i === j ? [] : [element("h4", {}, name(users.names[j])), ...about(j).filter(Boolean)]),
+      element("div", { class: "two" }, ...(i === j ? [i] : [i, j]).map((user) => element("div", {}, element("h4", {}, name(users.names[user])), ...about(user)))),
     );
   }
 
@@ -501,18 +501,18 @@
     for (const row of rows) picture.append(drawn("path", { class: "link", d: `M${serverX},${middle}C${(serverX + streamX) / 2},${middle} ${(serverX + streamX) / 2},${row.middle} ${streamX},${row.middle}` }));
     rows.forEach((row, s) => {
       picture.append(drawn("circle", { class: "node", cx: streamX, cy: row.middle, r: 12 }), drawn("text", { class: "on-node", x: streamX, y: row.middle + 4, "text-anchor": "middle" }, String(s)));
-      picture.append(drawn("text", { x: dotsX - 6, y: row.top + 14 }, `${plural(row.inside.length, "user")}, ${(100 * learnt.own_share[s]).toFixed(0)}% of the weight on their own`));
+      picture.append(drawn("text", { x: dotsX - 6, y: row.top + 14 }, `${plural(row.inside.length, "user")} · ${(100 * learnt.own_share[s]).toFixed(0)}% from their own`));
       row.inside.forEach((user, i) => {
         const dot = drawn("circle", { class: "who", colour: users.groups ? groupColour(users.groups[user]) : "var(--accent)", cx: dotsX + (i % perLine) * gap, cy: row.top + 28 + Math.floor(i / perLine) * gap, r: 5.5 });
         dot.addEventListener("pointermove", (event) => showTooltip(event, element("bdi", {}, users.names[user]), [
-          ...(users.groups ? [[groupColour(users.groups[user]), "true group", String(users.groups[user])]] : []),
-          ...methods.filter((method) => users.accuracy[method.label]).map((method) => [method.colour, method.label, percent(users.accuracy[method.label][user])])]));
+          ...(users.groups ? [[swatch(groupColour(users.groups[user])), "true group", String(users.groups[user])]] : []),
+          ...methods.filter((method) => users.accuracy[method.label]).map((method) => [sample(method), method.label, percent(users.accuracy[method.label][user])])]));
         dot.addEventListener("pointerleave", hideTooltip);
         picture.append(dot);
       });
     });
     picture.append(drawn("rect", { class: "node", x: serverX - 29, y: middle - 13, width: 58, height: 26, rx: 6 }), drawn("text", { class: "on-node", x: serverX, y: middle + 4, "text-anchor": "middle" }, "server"));
-    host.replaceChildren(picture, element("p", { class: "caption" }, users.groups ? "Dots are users, coloured by true group." : "Dots are users."));
+    host.replaceChildren(element("h3", {}, "The streams"), picture, element("p", { class: "caption" }, `Dots are users${users.groups ? ", coloured by true group" : ""}; the share is what a stream's mixture takes from its own users.`));
   }
 
   function showSilhouettes(users, learnt) {
@@ -522,10 +522,11 @@
       { label: "silhouette", colour: "var(--accent)", strong: true, dots: true, x: along(learnt.silhouettes), y: learnt.silhouettes }];
     const k = learnt.suggested, last = Math.max(...series.map((one) => one.x.length), 2);
     chart(find("silhouette-chart"), {
-      series, height: 260, whole: true, x: [1, last], y: bounds([...series.flatMap((one) => one.y), 0], -1, 1), xLabel: "number of streams k", yLabel: "silhouette",
+      series, height: 250, whole: true, x: [1, last], y: bounds([...series.flatMap((one) => one.y), 0], -1, 1), xLabel: "number of streams k", yLabel: "silhouette",
       title: `Silhouette against the number of streams; the recommended number is ${k}, with ${learnt.silhouettes[k - 1].toFixed(2)}.`,
-      xTitle: (streams) => `k = ${streams}`, format: (value) => value.toFixed(3), marks: [{ x: k, y: learnt.silhouettes[k - 1], colour: "var(--accent)", label: `take k = ${k}` }],
+      xTitle: (streams) => `k = ${streams}`, format: (value) => value.toFixed(3), marks: [{ x: k, y: learnt.silhouettes[k - 1], colour: "var(--accent)", label: `k = ${k}` }],
     });
+    find("verdict").textContent = `Take k = ${k}`;
     find("reason").textContent = learnt.reason + (others.length ? " Faint lines are the other seeds." : "");
   }
 
@@ -546,7 +547,7 @@
       ...(users.label_counts ? [{ key: "size", head: "examples", value: (row) => sizeOf(users, row.i), cell: (row) => element("td", {}, String(sizeOf(users, row.i))) }] : []),
       ...(users.collaboration ? [{ key: "stream", head: "stream", value: (row) => users.collaboration.labels[row.i], cell: (row) => element("td", {}, String(users.collaboration.labels[row.i])) }] : []),
       ...against.map((label, n) => ({ key: `gain-${label}`, head: `gain over ${label}`, value: (row) => row.gains[n], cell: (row) => element("td", { class: row.gains[n] < 0 ? "loss" : row.gains[n] > 0 ? "gain" : null }, signed(row.gains[n])) })),
-      ...here.map((method) => ({ key: `method-${method.label}`, head: method.label, colour: method.colour, value: (row) => users.accuracy[method.label][row.i], cell: (row) => element("td", { class: method.label === focus ? "key" : null }, percent(users.accuracy[method.label][row.i])) })),
+      ...here.map((method) => ({ key: `method-${method.label}`, head: method.label, method, value: (row) => users.accuracy[method.label][row.i], cell: (row) => element("td", { class: method.label === focus ? "key" : null }, percent(users.accuracy[method.label][row.i])) })),
     ];
     // Without a column chosen, those who lose most by personalisation come first.
     const column = columns.find((one) => one.key === state.sort?.key);
@@ -567,11 +568,13 @@
     find("users-table").replaceChildren(
       element("caption", { class: "unseen" }, "Accuracy of every user in the final round"),
       element("thead", {}, element("tr", {}, ...columns.map((one) => element("th", { scope: "col", "aria-sort": one === column ? (direction > 0 ? "ascending" : "descending") : null },
-        element("button", { type: "button", "data-key": one.key, on: { click: () => sort(one.key) } }, one.colour ? swatch(one.colour) : null, name(one.head)))))),
+        element("button", { type: "button", "data-key": one.key, on: { click: () => sort(one.key) } }, one.method ? sample(one.method) : null, name(one.head)))))),
       element("tbody", {}, ...rows.map((row) => element("tr", { class: row.least !== null && row.least < 0 ? "loser" : null }, ...columns.map((one) => one.cell(row))))),
     );
     const lost = against.map((label, n) => `${rows.filter((row) => row.gains[n] < 0).length} of ${users.names.length} would be better off with ${label}`);
+    const fewest = users.test_sizes ? Math.min(...users.test_sizes.filter((size) => size > 0)) : 0;
     find("users-hint").textContent = `Final test accuracy, seed ${users.seed} (another seed draws other users). ` +
+      (fewest && Number.isFinite(fewest) ? `With as few as ${plural(fewest, "test example")} a user, one example is worth up to ${short(100 / fewest)} points. ` : "") +
       (lost.length ? `Under ${focus}, ${lost.join(", and ")}; those who lose most come first.` : "");
     const picker = find("focus"), choices = here.filter((method) => !["fedavg", "local"].includes(method.label));
     find("focus-pick").hidden = choices.length < 2 || !against.length;
