@@ -139,12 +139,14 @@ def as_text(rows: Sequence[Row]) -> list[list[str]]:
 def beside(rows: Sequence[Row]) -> str:
     """The table in the paper's layout, as Markdown: measured (printed), a row per method."""
     by_place = {(row.method, row.scenario): row for row in rows}
+    there = {row.method for row in rows}
     body = []
-    for method in dict.fromkeys(row.method for row in rows):
+    for method in (name for name in METHODS.values() if name in there):
         words = [method]
         for scenario in SCENARIOS:
             row = by_place.get((method, scenario))
-            words.append("" if row is None else f"{_or_dash(row.best)} ({_printed(row.printed)})")
+            printed = f" ({_printed(row.printed)})" if row and row.printed else ""
+            words.append(_or_dash(row.best) + printed if row else "")
         body.append(words)
     return markdown(["method", *SCENARIOS.values()], body)
 
