@@ -26,7 +26,7 @@ from ucfl.paper.printed import (
 from ucfl.paper.reproduce import Measured
 from ucfl.paper.tables import Spread, spread, table1
 
-#: The accuracy in percent that methods race to (sec. V-E), and how many cells must agree.
+#: The accuracy in percent that methods race to (sec. V-D), and how many cells must agree.
 TARGET = 70.0
 ENOUGH = 20
 #: How close the fewest streams that fit must come to the oracle, in points.

@@ -16,6 +16,7 @@ from ucfl.paper.items import work
 from ucfl.runs import Progress, Run, Stopped, federation
 from ucfl.runs.folder import CHECKPOINT, device_name
 from ucfl.runs.loop import OnNote, OnRound, find_device, train
+from ucfl.users import Scenario
 
 #: Results by entry, in order of their seeds: what tables, claims and figures are made from.
 Measured = Mapping[Entry, Sequence[Result]]
@@ -121,32 +122,47 @@ def run_cells(
         if _is_over(ends):
             raise KeyboardInterrupt
 
-    standing: tuple[object, Federation, str] | None = None
+    standing: _Standing | None = None
     for cell in cells:
         if _is_over(ends):
             return False
         if on_cell:
             on_cell(cell)
-        scenario = cell.entry.scenario
-        key = scenario.change({"rounds": 1}), cell.seed
-        if standing is None or standing[0] != key:
+        if standing is None or not standing.serves(cell):
             standing = None  # frees the device before the next federation takes its place
-            fed = federation(scenario, cell.seed, device=device)
-            standing = key, fed, fed.users.checksum()
-        _, fed, data = standing
+            standing = _Standing.of(cell, device)
         try:
-            run = _trained(cell, fed, data, store, show, on_note)
+            run = _trained(cell, standing, store, show, on_note)
         except Stopped:
             if _is_over(ends):
                 return False
             raise
-        store.save(Result.of(cell, run, fed))
+        store.save(Result.of(cell, run, standing.fed))
         shutil.rmtree(run.folder)
     return True
 
 
+@dataclass(frozen=True)
+class _Standing:
+    """The federation at work: its scenario, whatever the rounds, and its users' checksum."""
+
+    scenario: Scenario
+    fed: Federation
+    data: str
+
+    @classmethod
+    def of(cls, cell: Cell, device: str) -> _Standing:
+        scenario = cell.entry.scenario
+        fed = federation(scenario, cell.seed, device=device)
+        return cls(scenario, fed, fed.users.checksum())
+
+    def serves(self, cell: Cell) -> bool:
+        same = cell.entry.scenario.change({"rounds": self.scenario.rounds}) == self.scenario
+        return same and cell.seed == self.fed.seed
+
+
 def _trained(
-    cell: Cell, fed: Federation, data: str, store: Store, on_round: OnRound, on_note: OnNote | None
+    cell: Cell, standing: _Standing, store: Store, on_round: OnRound, on_note: OnNote | None
 ) -> Run:
     """The cell's run, continued where there is something to continue."""
     folder, algorithm = store.unfinished(cell), algorithms.find(cell.entry.algorithm)
@@ -155,8 +171,8 @@ def _trained(
         return train(
             cell.entry.scenario,
             algorithm,
-            fed,
-            data,
+            standing.fed,
+            standing.data,
             out=folder,
             resume=not fresh,
             fresh=fresh,

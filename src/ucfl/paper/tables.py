@@ -16,7 +16,7 @@ from ucfl.paper.reproduce import Measured
 #: Why `best` stands beside the printed value, for every page that shows it.
 COMPARED = (
     "best is compared with the printed value: the paper reports the accuracy that a method attains "
-    "(“the maximum validation accuracy attained”, sec. V-G), so a round is chosen, here by the "
+    "(“the maximum validation accuracy attained”, sec. V-F), so a round is chosen, here by the "
     "validation half of the held-out data, and the test half of that round is reported; final is "
     "the last round. ± is the deviation over seeds; the paper does not say over what its own is."
 )
