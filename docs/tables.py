@@ -90,6 +90,29 @@ def claims() -> str:
     return tables.markdown(CLAIM_HEADERS, claims_as_text(checked))
 
 
+def machines() -> str:
+    """What the cells ran on."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for result in (result for each in stored().values() for result in each):
+        row = result.row()
+        found.setdefault((row["device"], row["versions"]), []).append(result.seconds)
+    return tables.markdown(
+        ["device", "versions", "cells", "hours in all"],
+        [[*key, str(len(each)), f"{sum(each) / 3600:.2f}"] for key, each in found.items()],
+    )
+
+
+def drawn() -> str:
+    """The figures that are there."""
+    titles = {item.name: item.title for item in paper.ITEMS.values()}
+    parts = []
+    for name, title in titles.items():
+        files = sorted(RESULTS.glob(f"{name}-*.svg"))
+        pictures = [f"![{title}, {file.stem}]({file.name})" for file in files]
+        parts += ["\n".join([f"**{title}**", "", *pictures])] if pictures else []
+    return "\n\n".join(parts) or "None yet."
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "rotated-mnist": rotated_mnist,
     "grid": grid,
@@ -99,6 +122,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "table1-beside": partial(reproduced_beside, "table1"),
     "table2-beside": partial(reproduced_beside, "table2"),
     "claims": claims,
+    "machines": machines,
+    "figures": drawn,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
 import re
 import zipfile
@@ -227,20 +228,21 @@ class Store:
         """All cells of the folder, in the order of their names."""
         return [_read(file) for file in sorted((self.folder / "cells").glob("*.npz"))]
 
-    def write_csv(self) -> Path:
-        """``cells.csv``: a row per stored cell."""
+    def csv(self) -> str:
+        """The text of ``cells.csv``: a row per stored cell."""
         rows = [result.row() for result in self.every()]
         rows.sort(key=lambda row: (row["scenario"], row["algorithm"], row["rounds"], row["seed"]))
-        file = self.folder / "cells.csv"
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue()
 
-        def write(path: Path) -> None:
-            with path.open("w", newline="") as f:
-                writer = csv.DictWriter(f, list(rows[0]) if rows else [], lineterminator="\n")
-                writer.writeheader()
-                writer.writerows(rows)
-
+    def write_csv(self) -> Path:
+        """Write ``cells.csv``."""
+        file, text = self.folder / "cells.csv", self.csv()
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, write)
+        write_atomically(file, lambda path: path.write_text(text))
         return file
 
 
