@@ -136,7 +136,7 @@ def silhouette_peaks_at_four(form: Form, measured: Measured, scenario: str) -> C
     fewest = int(np.flatnonzero(scores >= scores[peak] - NEARLY)[0])
     figures = f"highest at k = {peak + 1} ({scores[peak]:.3f})"
     if peak != 3:
-        figures += f"; k = 4 has {scores[3]:.3f}, and within {NEARLY:g} is equal"
+        figures += f"; k = 4 has {scores[3]:.3f} (within {NEARLY:g} counts as equal)"
     return Claim(text, fewest == 3, figures)
 
 
@@ -219,8 +219,9 @@ def _against(
 
     It has lost as soon as one is ahead, and has won when all are measured.
     """
-    values = {m: _best(form, measured, scenario, m, who) for m in methods if m != "oracle"}
-    own = values.pop(PROPOSED[scenario])
+    own = _best(form, measured, scenario, PROPOSED[scenario], who)
+    others = [m for m in methods if m.split(":")[0] not in ("user-centric", "oracle")]
+    values = {method: _best(form, measured, scenario, method, who) for method in others}
     rivals = {method: value for method, value in values.items() if value is not None}
     if own is None or not rivals:
         return _missing(text)
