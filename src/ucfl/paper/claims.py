@@ -115,7 +115,8 @@ def silhouette_falls(form: Form, measured: Measured) -> Claim:
     Here and below, silhouettes within 0.01 are equal, as they are where streams are chosen.
     """
     text = f"{form.title(LABEL_SHIFT)}: the silhouette falls with k"
-    scores = mean_silhouettes(measured.get(form.entry(LABEL_SHIFT, "user-centric"), ()))
+    results = measured.get(form.entry(LABEL_SHIFT, "user-centric"), ())
+    scores = mean_silhouettes(results)
     if scores is None:
         return _missing(text)
     inner = scores[1:-1]
@@ -123,13 +124,15 @@ def silhouette_falls(form: Form, measured: Measured) -> Claim:
     figures = f"from {inner[0]:.3f} at k = 2 to {inner[-1]:.3f} at k = {len(inner) + 1}; " + (
         f"largest step up {steepest:.3f}" if steepest > 0 else "no step up"
     )
+    figures += _seeds(results)
     return Claim(text, steepest <= NEARLY and bool(inner[0] == inner.max()), figures)
 
 
 def silhouette_peaks_at_four(form: Form, measured: Measured, scenario: str) -> Claim:
     """The number of true groups."""
     text = f"{form.title(scenario)}: the silhouette peaks at k = 4"
-    scores = mean_silhouettes(measured.get(form.entry(scenario, "user-centric"), ()))
+    results = measured.get(form.entry(scenario, "user-centric"), ())
+    scores = mean_silhouettes(results)
     if scores is None:
         return _missing(text)
     peak = int(scores.argmax())
@@ -137,7 +140,7 @@ def silhouette_peaks_at_four(form: Form, measured: Measured, scenario: str) -> C
     figures = f"highest at k = {peak + 1} ({scores[peak]:.3f})"
     if peak != 3:
         figures += f"; k = 4 has {scores[3]:.3f} (within {NEARLY:g} counts as equal)"
-    return Claim(text, fewest == 3, figures)
+    return Claim(text, fewest == 3, figures + _seeds(results))
 
 
 def proposed_is_first_on_a_slow_uplink(form: Form, measured: Measured) -> Claim:
@@ -237,6 +240,10 @@ def _against(
 def _best(form: Form, measured: Measured, scenario: str, algorithm: str, who: str) -> Spread | None:
     """Over the seeds, at the validation-chosen round."""
     return spread(measured.get(form.entry(scenario, algorithm), ()), who, "best")
+
+
+def _seeds(results: Sequence[Result]) -> str:
+    return f" (mean of {len(results)} seed{'s' * (len(results) > 1)})"
 
 
 def _missing(text: str) -> Claim:
