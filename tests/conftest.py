@@ -10,6 +10,8 @@ import pytest
 from ucfl.federation import Federation, LocalTraining, create
 from ucfl.users import Users
 
+pytest_plugins = ["report.fixtures"]
+
 SHARED = Path(__file__).parent.parent.parent / "shared"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -39,11 +40,12 @@ def worst_user(runs: Runs, look: Look) -> Figure:
 
 
 def accuracy_over_time(runs: Runs, look: Look) -> Figure:
-    """Mean accuracy against time on a network."""
+    """Mean accuracy against time on a network, until the last one to reach the target has it."""
     curves = _curves(runs, look)
-    unit = next(iter(curves.values())).unit
-    target = _target(curves, look)
-    return figures.accuracy_over_time(curves, unit, target=target, width=look.width)
+    target, unit = _target(curves, look), next(iter(curves.values())).unit
+    arrivals = [one.time_to_accuracy(target) for one in curves.values()]
+    until = 1.15 * max((time for time in arrivals if time < math.inf), default=0)
+    return figures.accuracy_over_time(curves, unit, target=target, until=until, width=look.width)
 
 
 def time_to_target(runs: Runs, look: Look) -> Figure:
