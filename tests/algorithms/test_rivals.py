@@ -216,7 +216,7 @@ def test_fedavg_finetune_is_fedavg_and_then_some_local_epochs(users, fed, model)
     expected = [local(users, model, globally, 3, i, epochs=2) for i in range(3)]
     algorithm, state = after("fedavg-finetune:epochs=2", fed, 2)
     assert torch.allclose(algorithm.models(state), torch.stack(expected), atol=1e-11)
-    assert algorithm.traffic(fed, state) == Traffic(down=1, up=1)
+    assert algorithm.traffic(fed, state) == Traffic(down=1, up=1, work=3)
 
 
 def validation_loss(users, model, row, user):
