@@ -147,6 +147,19 @@ def mistakes(tmp_path):
         (["plan", tmp_path / "rows.npy"], "must be a square matrix"),
         (["plan", tmp_path / "empty-folder"], "holds no run"),
         (["plan", "rotated-mnits"], "did you mean 'rotated-mnist'"),
+        (["report"], "Missing argument"),
+        (["report", tmp_path / "nowhere"], "nowhere: No such file"),
+        (["report", tmp_path / "file"], "file: Not a directory"),
+        (["report", tmp_path / "empty-folder"], "holds no run"),
+        (["report", tmp_path / "empty-folder", "--text"], "holds no run"),
+        (["figure", "acuracy", tmp_path / "empty-folder"], "did you mean 'accuracy'"),
+        (["figure", "accuracy"], "Missing argument"),
+        (["figure", "accuracy", tmp_path / "empty-folder"], "holds no run"),
+        (["figure", "accuracy", tmp_path / "empty-folder", "--out", "f.gif"], ".pdf, .svg, .png"),
+        (["watch", tmp_path / "nowhere"], "nowhere: No such file"),
+        (["watch", tmp_path / "empty-folder"], "holds no run"),
+        (["export", "tensorbord", tmp_path / "empty-folder"], "did you mean 'tensorboard'"),
+        (["export", "mlflow", tmp_path / "empty-folder"], "holds no run"),
     ]  # fmt: skip
 
 
@@ -208,7 +221,7 @@ def test_seeds():
 
 
 def test_help_for_everything(tmp_path):
-    for command in ([], ["run"], ["compare"], ["plan"]):
+    for command in ([], ["run"], ["compare"], ["plan"], ["report"], ["figure"]):
         done = ucfl(*command, "--help", cwd=tmp_path)
         assert done.returncode == 0
         assert "Usage" in done.stdout

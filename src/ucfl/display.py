@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from ucfl.report.story import Story, method_curve
+from ucfl.report.story import SHARED_OR_ALONE, Story, method_curve
 from ucfl.runs import Progress
 from ucfl.runs.loop import OnRound
 from ucfl.users.acquire import OnBytes
@@ -142,8 +142,6 @@ def show_comparison(result: dict[str, Any]) -> None:
     )
 
 
-#: What personalisation must beat: one model for all, or a model of one's own.
-SHARED_OR_ALONE = ("fedavg", "local")
 #: Users named in a sentence at most.
 NAMED = 5
 
@@ -245,8 +243,8 @@ def _show_users(story: Story, users: Story) -> None:
     learnt, seed = users["collaboration"], users["seed"]
     if learnt:
         answers.print(f"Streams, seed {seed}: {learnt['reason']}", soft_wrap=True, markup=False)
-    best = users["accuracy"].get(story["chosen"])
-    if best is None or story["chosen"] in SHARED_OR_ALONE:
+    best = users["accuracy"].get(story["personal"])
+    if best is None or story["personal"] in SHARED_OR_ALONE:
         return
     for rival in SHARED_OR_ALONE:
         if rival not in users["accuracy"]:
@@ -257,7 +255,7 @@ def _show_users(story: Story, users: Story) -> None:
         more = f" and {len(losers) - NAMED} more" if len(losers) > NAMED else ""
         answers.print(
             f"Seed {seed}: {len(losers)} of {len(best)} users are better off with {rival} than "
-            f"with {story['chosen']}{': ' + named + more if losers else ''}.",
+            f"with {story['personal']}{': ' + named + more if losers else ''}.",
             soft_wrap=True,
             markup=False,
         )

@@ -319,7 +319,7 @@ def test_one_run_without_streams_has_a_page_too(look, tmp_path):
 
 
 def test_a_large_comparison_opens(look, tmp_path):
-    """12 methods x 5 seeds x 300 rounds x 100 users; benchmarks/report.py times it."""
+    """12 methods x 5 seeds x 300 rounds x 100 users; benchmarks/page.py times it."""
     write_runs(tmp_path / "runs")
     tab = look(tell(gather([tmp_path / "runs"])))
     assert len(drawn(tab)) == 12

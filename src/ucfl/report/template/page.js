@@ -55,11 +55,11 @@
     what: "mean",
     band: story.seeds.length > 1 ? "seeds" : "users",
     system: { ...firstSystem },
-    streams: Math.round((personal.find((method) => method.label === story.chosen) ?? personal[0])?.streams ?? 1),
+    streams: Math.round((personal.find((method) => method.label === story.personal) ?? personal[0])?.streams ?? 1),
     target: story.target.accuracy,
     whole: false,
     population: 0,
-    focus: story.chosen,
+    focus: story.personal,
     sort: null,
     cell: null,
   };
