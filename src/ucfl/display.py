@@ -19,6 +19,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 from rich.table import Table
+from rich.text import Text
 
 from ucfl.report.story import SHARED_OR_ALONE, Story, method_curve
 from ucfl.runs import Progress
@@ -199,7 +200,7 @@ def show_story(story: Story) -> None:
 
     scenario, seeds = story["scenario"], story["seeds"]
     which = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
-    answers.rule(f"{scenario['name']}: {story['users']} users, {which}", align="left")
+    answers.rule(Text(f"{scenario['name']}: {story['users']} users, {which}"), align="left")
     say(" ".join(story["answer"]))
     rows = []
     for method in story["methods"]:

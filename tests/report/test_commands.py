@@ -175,6 +175,18 @@ def test_mlflow_has_every_round(runs, tmp_path):
     assert accuracy[-1][1] == pytest.approx(run.summary["mean"]["final"])
 
 
+def test_a_tracking_uri_that_nothing_answers_is_one_sentence(runs, tmp_path):
+    done = subprocess.run(
+        ucfl_command("export", "mlflow", runs["fedavg"][0].folder, "--to", "nonsense://x"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("ucfl: ")
+
+
 @pytest.mark.parametrize("exporter", [to_tensorboard, to_mlflow])
 def test_a_missing_extra_is_one_sentence(monkeypatch, runs, exporter):
     def missing(name):

@@ -319,15 +319,16 @@ def _best(methods: list[dict[str, Any]], without: Collection[str]) -> str:
 def _answer(story: Story) -> list[str]:
     """The answer in words: which method, how good, for how many streams, at what cost."""
     best = method_of(story, story["chosen"])
-    seeds = len(story["seeds"])
+    seeds = len(best["seeds"])
+    alone = len(story["methods"]) == 1
     told = [
-        f"{best['label']} serves the {story['users']} users best: {_percent(best['final'])} mean "
-        f"accuracy after {best['rounds']} rounds{f' (± over {seeds} seeds)' * (seeds > 1)}, "
-        f"{best['final']['worst']:.1f}% for the worst user, with {_streams(best['streams'])} a "
-        "round."
+        f"{best['label']} {'gives' if alone else 'serves'} the {story['users']} users"
+        f"{'' if alone else ' best:'} {_percent(best['final'])} mean accuracy and "
+        f"{best['final']['worst']:.1f}% for the worst one, with {_streams(best['streams'])} a "
+        f"round ({best['rounds']} rounds, {seeds} seed{'s' * (seeds > 1)})."
     ]
-    if len(story["methods"]) == 1:
-        return [told[0].replace("serves the", "on the", 1).replace(" best:", ":", 1)]
+    if alone:
+        return told
     others = [
         f"{method['label']} reaches {_percent(method['final'])} and "
         f"{method['final']['worst']:.1f}% for its worst user"

@@ -242,7 +242,7 @@
     const tile = (term, value, extra) => element("div", {}, element("dt", {}, term), element("dd", {}, value, extra ? element("small", {}, extra) : null));
     const over = base && base !== best ? `${signed(best.final.mean - base.final.mean)} over fedavg` : "";
     const worst = base && base !== best ? `${signed(best.final.worst - base.final.worst)} over fedavg` : "";
-    const tiles = [tile("mean accuracy", percent(best.final.mean), over), tile("worst user", percent(best.final.worst), worst), tile("broadcasts a round", String(best.streams), `of ${story.users} users`)];
+    const tiles = [tile("mean accuracy", percent(best.final.mean), over), tile("worst user", percent(best.final.worst), worst), tile("broadcasts a round", String(best.streams), `for ${plural(story.users, "user")}`)];
     if (base && base !== best) {
       const time = (method) => {
         const reached = method.mean.findIndex((value) => value >= story.target.accuracy);
