@@ -29,6 +29,7 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/chunks.py
 	$(BIN)/python benchmarks/streams.py
+	$(BIN)/python benchmarks/page.py
 
 # constraints.txt pins torch: left free, it pulls several gigabytes of CUDA.
 $(READY): pyproject.toml constraints.txt

@@ -155,6 +155,19 @@ def mistakes(tmp_path):
         (["reproduce", "--rounds", "0"], "--rounds"),
         (["reproduce", "--device", "quantum"], "cannot be used here"),
         (["reproduce", "--out", tmp_path / "file"], "is a file"),
+        (["report"], "Missing argument"),
+        (["report", tmp_path / "nowhere"], "nowhere: No such file"),
+        (["report", tmp_path / "file"], "file: Not a directory"),
+        (["report", tmp_path / "empty-folder"], "holds no run"),
+        (["report", tmp_path / "empty-folder", "--text"], "holds no run"),
+        (["figure", "acuracy", tmp_path / "empty-folder"], "did you mean 'accuracy'"),
+        (["figure", "accuracy"], "Missing argument"),
+        (["figure", "accuracy", tmp_path / "empty-folder"], "holds no run"),
+        (["figure", "accuracy", tmp_path / "empty-folder", "--out", "f.gif"], ".pdf, .svg, .png"),
+        (["watch", tmp_path / "nowhere"], "nowhere: No such file"),
+        (["watch", tmp_path / "empty-folder"], "holds no run"),
+        (["export", "tensorbord", tmp_path / "empty-folder"], "did you mean 'tensorboard'"),
+        (["export", "mlflow", tmp_path / "empty-folder"], "holds no run"),
     ]  # fmt: skip
 
 
@@ -216,7 +229,8 @@ def test_seeds():
 
 
 def test_help_for_everything(tmp_path):
-    for command in ([], ["run"], ["compare"], ["plan"], ["reproduce"]):
+    commands = ("run", "compare", "plan", "reproduce", "report", "figure")
+    for command in ([], *([name] for name in commands)):
         done = ucfl(*command, "--help", cwd=tmp_path)
         assert done.returncode == 0
         assert "Usage" in done.stdout

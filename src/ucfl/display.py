@@ -19,12 +19,13 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 from rich.table import Table
+from rich.text import Text
 
 from ucfl.paper import Page, Survey
 from ucfl.paper.page import CLAIM_HEADERS, claims_as_text
 from ucfl.paper.reproduce import duration
 from ucfl.paper.tables import COMPARED, HEADERS, agreement, as_text
-from ucfl.report.story import Story, method_curve
+from ucfl.report.story import SHARED_OR_ALONE, Story, method_curve
 from ucfl.runs import Progress
 from ucfl.runs.loop import OnRound
 from ucfl.users.acquire import OnBytes
@@ -146,8 +147,6 @@ def show_comparison(result: dict[str, Any]) -> None:
     )
 
 
-#: What personalisation must beat: one model for all, or a model of one's own.
-SHARED_OR_ALONE = ("fedavg", "local")
 #: Users named in a sentence at most.
 NAMED = 5
 
@@ -205,7 +204,7 @@ def show_story(story: Story) -> None:
 
     scenario, seeds = story["scenario"], story["seeds"]
     which = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
-    answers.rule(f"{scenario['name']}: {story['users']} users, {which}", align="left")
+    answers.rule(Text(f"{scenario['name']}: {story['users']} users, {which}"), align="left")
     say(" ".join(story["answer"]))
     rows = []
     for method in story["methods"]:
@@ -249,8 +248,8 @@ def _show_users(story: Story, users: Story) -> None:
     learnt, seed = users["collaboration"], users["seed"]
     if learnt:
         answers.print(f"Streams, seed {seed}: {learnt['reason']}", soft_wrap=True, markup=False)
-    best = users["accuracy"].get(story["chosen"])
-    if best is None or story["chosen"] in SHARED_OR_ALONE:
+    best = users["accuracy"].get(story["personal"])
+    if best is None or story["personal"] in SHARED_OR_ALONE:
         return
     for rival in SHARED_OR_ALONE:
         if rival not in users["accuracy"]:
@@ -261,7 +260,7 @@ def _show_users(story: Story, users: Story) -> None:
         more = f" and {len(losers) - NAMED} more" if len(losers) > NAMED else ""
         answers.print(
             f"Seed {seed}: {len(losers)} of {len(best)} users are better off with {rival} than "
-            f"with {story['chosen']}{': ' + named + more if losers else ''}.",
+            f"with {story['personal']}{': ' + named + more if losers else ''}.",
             soft_wrap=True,
             markup=False,
         )

@@ -318,8 +318,21 @@ def test_one_run_without_streams_has_a_page_too(look, tmp_path):
     assert tab.locator("#users-table tbody tr").count() == 3
 
 
+def test_users_without_test_data_and_a_user_alone_have_a_page_too(look, tmp_path):
+    scenario = ucfl.Scenario(name="quick", model="logistic", batch=8, rounds=2)
+    pair = (np.random.default_rng(0).normal(size=(6, 4)), np.arange(6) % 2)
+    nothing = (pair[0][:0], pair[1][:0])
+    for m in (1, 3):
+        users = ucfl.Users.from_arrays([pair] * m, [nothing] * m, [nothing] * m, classes=2)
+        for algorithm in ("fedavg", "user-centric:variance_batch=2"):
+            ucfl.run(scenario, algorithm, users=users, out=tmp_path / f"{m}" / algorithm)
+        tab = look(tell(gather([tmp_path / f"{m}"])))
+        assert tab.locator("#users-table tbody tr").count() == m
+        assert set(bars(tab).values()) == {np.inf}
+
+
 def test_a_large_comparison_opens(look, tmp_path):
-    """12 methods x 5 seeds x 300 rounds x 100 users; benchmarks/report.py times it."""
+    """12 methods x 5 seeds x 300 rounds x 100 users; benchmarks/page.py times it."""
     write_runs(tmp_path / "runs")
     tab = look(tell(gather([tmp_path / "runs"])))
     assert len(drawn(tab)) == 12

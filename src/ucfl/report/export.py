@@ -32,21 +32,30 @@ def to_mlflow(runs: dict[str, list[Run]], target: str = "sqlite:///mlflow.db") -
     """One MLflow run for each run, in the experiment of the scenario's name; a tracking URI."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would call home
     mlflow = _extra("mlflow", "mlflow")
-    entities = importlib.import_module("mlflow.entities")
-    client = mlflow.MlflowClient(tracking_uri=target)
-    now = int(1000 * time.time())
-    for run in _every(runs):
-        known = client.get_experiment_by_name(run.scenario.name)
-        experiment = known.experiment_id if known else client.create_experiment(run.scenario.name)
-        made = client.create_run(experiment, run_name=run.folder.name).info.run_id
-        about = {"algorithm": run.algorithm.label, "seed": run.seed, "folder": str(run.folder)}
-        fields = run.scenario.model_dump(mode="json") | about
-        client.log_batch(made, params=[entities.Param(k, str(v)) for k, v in fields.items()])
-        metrics = [entities.Metric(name, value, now, t) for t, name, value in _scalars(run)]
-        for start in range(0, len(metrics), METRICS_AT_ONCE):
-            client.log_batch(made, metrics=metrics[start : start + METRICS_AT_ONCE])
-        client.set_terminated(made)
+    if target.startswith("sqlite"):
+        _extra("sqlalchemy", "mlflow")
+    try:
+        client = mlflow.MlflowClient(tracking_uri=target)
+        for run in _every(runs):
+            _log(run, client, importlib.import_module("mlflow.entities"))
+    except mlflow.exceptions.MlflowException as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise UcflError(f"MLflow at {target} did not take the runs ({reason}).") from error
     return target
+
+
+def _log(run: Run, client: Any, entities: Any) -> None:
+    known = client.get_experiment_by_name(run.scenario.name)
+    experiment = known.experiment_id if known else client.create_experiment(run.scenario.name)
+    made = client.create_run(experiment, run_name=run.folder.name).info.run_id
+    about = {"algorithm": run.algorithm.label, "seed": run.seed, "folder": str(run.folder)}
+    fields = run.scenario.model_dump(mode="json") | about
+    client.log_batch(made, params=[entities.Param(k, str(v)) for k, v in fields.items()])
+    now = int(1000 * time.time())
+    metrics = [entities.Metric(name, value, now, t) for t, name, value in _scalars(run)]
+    for start in range(0, len(metrics), METRICS_AT_ONCE):
+        client.log_batch(made, metrics=metrics[start : start + METRICS_AT_ONCE])
+    client.set_terminated(made)
 
 
 EXPORTS: dict[str, Callable[..., str]] = {"tensorboard": to_tensorboard, "mlflow": to_mlflow}

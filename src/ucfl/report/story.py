@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,10 @@ from ucfl.wireless import SYSTEMS, Traffic, WirelessSystem
 Floats = NDArray[np.float64]
 Story = dict[str, Any]
 
+#: Methods that know what nobody knows in practice.
+TOLD_THE_GROUPS = ("oracle",)
+#: What personalisation must beat: one model for all, or a model of one's own.
+SHARED_OR_ALONE = ("fedavg", "local")
 #: Shares of users between which a curve's band over users lies.
 BAND = (0.1, 0.9)
 #: Weights of W that a story carries at most, over all seeds; the first seeds come first.
@@ -84,7 +88,8 @@ def tell(runs: dict[str, list[Run]]) -> Story:
         "populations": _populations(every),
         "repeat": _repeat(every),
     }
-    told["chosen"] = _chosen(methods)
+    told["chosen"] = _best(methods, TOLD_THE_GROUPS)
+    told["personal"] = _best(methods, (*TOLD_THE_GROUPS, *SHARED_OR_ALONE))
     told["answer"] = _answer(told)
     told["notes"] = _notes(told, digests)
     return told
@@ -305,29 +310,30 @@ def _repeat(digests: list[_Digest]) -> dict[str, Any]:
     }
 
 
-def _chosen(methods: list[dict[str, Any]]) -> str:
-    """The method to speak of: the best that was not told the true groups."""
-    honest = [method for method in methods if method["label"].partition(":")[0] != "oracle"]
-    return str((honest or methods)[0]["label"])
+def _best(methods: list[dict[str, Any]], without: Collection[str]) -> str:
+    """The best method but for those; the best of all where there is no other."""
+    left = [method for method in methods if method["label"].partition(":")[0] not in without]
+    return str((left or methods)[0]["label"])
 
 
 def _answer(story: Story) -> list[str]:
     """The answer in words: which method, how good, for how many streams, at what cost."""
     best = method_of(story, story["chosen"])
-    seeds = len(story["seeds"])
+    seeds = len(best["seeds"])
+    alone = len(story["methods"]) == 1
     told = [
-        f"{best['label']} serves the {story['users']} users best: {_percent(best['final'])} mean "
-        f"accuracy after {best['rounds']} rounds{f' (± over {seeds} seeds)' * (seeds > 1)}, "
-        f"{best['final']['worst']:.1f}% for the worst user, with {_streams(best['streams'])} a "
-        "round."
+        f"{best['label']} {'gives' if alone else 'serves'} the {story['users']} users"
+        f"{'' if alone else ' best:'} {_percent(best['final'])} mean accuracy and "
+        f"{best['final']['worst']:.1f}% for the worst one, with {_streams(best['streams'])} a "
+        f"round ({best['rounds']} rounds, {seeds} seed{'s' * (seeds > 1)})."
     ]
-    if len(story["methods"]) == 1:
-        return [told[0].replace("serves the", "on the", 1).replace(" best:", ":", 1)]
+    if alone:
+        return told
     others = [
         f"{method['label']} reaches {_percent(method['final'])} and "
         f"{method['final']['worst']:.1f}% for its worst user"
         for method in story["methods"]
-        if method["label"] in ("fedavg", "local") and method is not best
+        if method["label"] in SHARED_OR_ALONE and method is not best
     ]
     if others:
         told.append(f"{'; '.join(others)}.")
@@ -335,7 +341,7 @@ def _answer(story: Story) -> list[str]:
     told += [
         f"{method['label']}, which is told the true groups, reaches {_percent(method['final'])}."
         for method in story["methods"]
-        if method["label"].partition(":")[0] == "oracle"
+        if method["label"] in TOLD_THE_GROUPS
     ]
     return told
 

@@ -55,11 +55,11 @@
     what: "mean",
     band: story.seeds.length > 1 ? "seeds" : "users",
     system: { ...firstSystem },
-    streams: Math.round((personal.find((method) => method.label === story.chosen) ?? personal[0])?.streams ?? 1),
+    streams: Math.round((personal.find((method) => method.label === story.personal) ?? personal[0])?.streams ?? 1),
     target: story.target.accuracy,
     whole: false,
     population: 0,
-    focus: story.chosen,
+    focus: story.personal,
     sort: null,
     cell: null,
   };
@@ -242,7 +242,7 @@
     const tile = (term, value, extra) => element("div", {}, element("dt", {}, term), element("dd", {}, value, extra ? element("small", {}, extra) : null));
     const over = base && base !== best ? `${signed(best.final.mean - base.final.mean)} over fedavg` : "";
     const worst = base && base !== best ? `${signed(best.final.worst - base.final.worst)} over fedavg` : "";
-    const tiles = [tile("mean accuracy", percent(best.final.mean), over), tile("worst user", percent(best.final.worst), worst), tile("broadcasts a round", String(best.streams), `of ${story.users} users`)];
+    const tiles = [tile("mean accuracy", percent(best.final.mean), over), tile("worst user", percent(best.final.worst), worst), tile("broadcasts a round", String(best.streams), `for ${plural(story.users, "user")}`)];
     if (base && base !== best) {
       const time = (method) => {
         const reached = method.mean.findIndex((value) => value >= story.target.accuracy);
