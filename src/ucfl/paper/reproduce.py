@@ -21,7 +21,7 @@ from ucfl.users import Scenario
 #: Results by entry, in order of their seeds: what tables, claims and figures are made from.
 Measured = Mapping[Entry, Sequence[Result]]
 
-#: A stopped cell goes on from its last checkpoint; writing one costs about a tenth of a second.
+#: How much of a cell is lost at most when its process is killed outright.
 CHECKPOINT_SECONDS = 20.0
 
 
