@@ -8,6 +8,7 @@ READY := .venv/.ready
 demo: $(READY)
 	$(BIN)/ucfl compare rotated-mnist --algorithms fedavg,local,oracle,user-centric:streams=auto \
 		--rounds 15 --out runs/demo --fresh
+	$(BIN)/ucfl report runs/demo
 
 test: lint
 	$(BIN)/pytest -m "not long"
@@ -28,6 +29,7 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/chunks.py
 	$(BIN)/python benchmarks/streams.py
+	$(BIN)/python benchmarks/page.py
 
 # constraints.txt pins torch: left free, it pulls several gigabytes of CUDA.
 $(READY): pyproject.toml constraints.txt

@@ -13,14 +13,14 @@ import matplotlib as mpl
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-from ucfl.runs import Run
+from ucfl.runs import find_runs
 
 COLOURS = {"user-centric": "#0b6e99", "oracle": "#5b5b5b", "fedavg": "#c8553d", "local": "#e0a458"}
 
 
 def main(source: Path, target: Path) -> None:
     """Draw the picture."""
-    runs = [Run.open(folder) for folder in sorted(source.iterdir())]
+    runs = [run for found in find_runs(source).values() for run in found]
     mixed = next(run for run in runs if run.algorithm.name == "user-centric")
     weights = mixed.checkpoint.state["weights"]
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})

@@ -1,7 +1,7 @@
-"""The README's tables, from stored results; the tests check that the README has exactly these.
+"""The pages' tables, from stored results; the tests check that the pages have exactly these.
 
 Run with: .venv/bin/python docs/tables.py            (prints them)
-          .venv/bin/python docs/tables.py --write    (puts them into README.md)
+          .venv/bin/python docs/tables.py --write    (puts them into the pages)
 """
 
 from __future__ import annotations
@@ -10,26 +10,17 @@ import csv
 import json
 import re
 import sys
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
+
+from ucfl import paper
+from ucfl.paper import tables
+from ucfl.paper.page import CLAIM_HEADERS, claims_as_text
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
 PAGES = [ROOT / "README.md", ROOT / "docs" / "wireless.md", RESULTS / "README.md"]
-#: Table I of the paper: mean accuracy where it prints one, by scenario.
-PRINTED = {
-    "emnist-label-shift": {
-        "user-centric": 79.4, "scaffold": 77.2, "ditto": 78.3, "fedprox": 79.6, "local": 68.2,
-        "fedavg": 76.7,
-    },
-    "emnist-covariate-shift": {
-        "user-centric": 77.9, "user-centric:streams=auto": 79.7, "scaffold": 72.5, "ditto": 74.1,
-        "fedprox": 72.4, "fedavg": 70.5, "oracle": 80.7,
-    },
-    "cifar10-concept-shift": {
-        "user-centric": 47.7, "user-centric:streams=auto": 49.1, "ditto": 44.1, "fedprox": 22.3,
-        "local": 38.3, "fedavg": 24.2, "oracle": 49.5,
-    },
-}  # fmt: skip
 
 
 def rotated_mnist() -> str:
@@ -44,24 +35,20 @@ def rotated_mnist() -> str:
     return "\n".join(lines)
 
 
-def first_cells() -> str:
-    """One seed of the paper's scenarios, beside the printed values."""
+def grid() -> str:
+    """One seed of every hyper-parameter tried; validation accuracy chooses."""
     with (RESULTS / "grid.csv").open() as f:
         rows = list(csv.DictReader(f))
-    lines = [
-        "| scenario (rounds) | method | tested model | best | final | worst, final | printed |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        table, name = PRINTED.get(row["scenario"], {}), row["algorithm"]
-        # A row with streams is a cell of its own; other options are the paper's grid.
-        printed = table.get(name, table.get(name.split(":")[0] if ":streams" not in name else ""))
-        cells = [f"{float(row[key]):.1f}" for key in ("mean_best", "mean_final", "worst_final")]
-        lines.append(
-            f"| {row['scenario']} ({row['rounds']}) | {row['algorithm']} | {row['tested_model']} | "
-            f"{' | '.join(cells)} | {printed or '–'} |"
-        )
-    return "\n".join(lines)
+    headers = ["scenario (rounds)", "algorithm", "tested model", "validation", "best", "final"]
+    keys = ("validation_best", "mean_best", "mean_final", "worst_final")
+    return tables.markdown(
+        [*headers, "worst, final"],
+        [
+            [f"{row['scenario']} ({row['rounds']})", row["algorithm"], row["tested_model"]]
+            + [f"{float(row[key]):.1f}" for key in keys]
+            for row in rows
+        ],
+    )
 
 
 def on_air() -> str:
@@ -79,7 +66,65 @@ def on_air() -> str:
     return "\n".join([*lines, f"| *recommended streams, seed 0* | | {' | '.join(picks)} |"])
 
 
-TABLES = {"rotated-mnist": rotated_mnist, "first-cells": first_cells, "on-air": on_air}
+@cache
+def stored() -> paper.Measured:
+    """The cells in docs/results/cells of all five seeds."""
+    cells = paper.in_order(paper.find(["all"]), paper.PAPER, range(5))
+    return paper.survey(cells, paper.Store(RESULTS), "cpu").measured
+
+
+def reproduced(name: str) -> str:
+    """Table I or II, entry by entry."""
+    rows = tables.TABLES[name](paper.PAPER, stored())
+    return tables.markdown(tables.HEADERS, tables.as_text(rows))
+
+
+def reproduced_beside(name: str) -> str:
+    """Table I or II in the paper's layout, measured (printed)."""
+    return tables.beside(tables.TABLES[name](paper.PAPER, stored()))
+
+
+def claims() -> str:
+    """What the paper claims, and what the stored cells say."""
+    checked = paper.claims(paper.PAPER, stored())
+    return tables.markdown(CLAIM_HEADERS, claims_as_text(checked))
+
+
+def machines() -> str:
+    """What the cells ran on."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for result in (result for each in stored().values() for result in each):
+        row = result.row()
+        found.setdefault((row["device"], row["versions"]), []).append(result.seconds)
+    return tables.markdown(
+        ["device", "versions", "cells", "hours in all"],
+        [[*key, str(len(each)), f"{sum(each) / 3600:.2f}"] for key, each in found.items()],
+    )
+
+
+def drawn() -> str:
+    """The figures that are there."""
+    titles = {item.name: item.title for item in paper.ITEMS.values()}
+    parts = []
+    for name, title in titles.items():
+        files = sorted(RESULTS.glob(f"{name}-*.svg"))
+        pictures = [f"![{title}, {file.stem}]({file.name})" for file in files]
+        parts += ["\n".join([f"**{title}**", "", *pictures])] if pictures else []
+    return "\n\n".join(parts) or "None yet."
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "rotated-mnist": rotated_mnist,
+    "grid": grid,
+    "on-air": on_air,
+    "table1": partial(reproduced, "table1"),
+    "table2": partial(reproduced, "table2"),
+    "table1-beside": partial(reproduced_beside, "table1"),
+    "table2-beside": partial(reproduced_beside, "table2"),
+    "claims": claims,
+    "machines": machines,
+    "figures": drawn,
+}
 
 
 def written(text: str) -> str:

@@ -14,6 +14,8 @@ from ucfl.users import Users
 #: Where the federations of the tests live: `UCFL_TEST_DEVICE=cuda make test` asks the GPU.
 DEVICE = os.environ.get("UCFL_TEST_DEVICE", "cpu")
 
+pytest_plugins = ["report.fixtures"]
+
 SHARED = Path(__file__).parent.parent.parent / "shared"
 
 

@@ -147,6 +147,27 @@ def mistakes(tmp_path):
         (["plan", tmp_path / "rows.npy"], "must be a square matrix"),
         (["plan", tmp_path / "empty-folder"], "holds no run"),
         (["plan", "rotated-mnits"], "did you mean 'rotated-mnist'"),
+        (["reproduce", "table-1"], "did you mean 'table1'"),
+        (["reproduce", "--only", "emnist-label"], "did you mean 'emnist-label-shift'"),
+        (["reproduce", "--algorithms", "fedagv"], "did you mean 'fedavg'"),
+        (["reproduce", "--algorithms", "fedem"], "none of the cells"),
+        (["reproduce", "--seeds", "a-b"], "--seeds takes"),
+        (["reproduce", "--rounds", "0"], "--rounds"),
+        (["reproduce", "--device", "quantum"], "cannot be used here"),
+        (["reproduce", "--out", tmp_path / "file"], "is a file"),
+        (["report"], "Missing argument"),
+        (["report", tmp_path / "nowhere"], "nowhere: No such file"),
+        (["report", tmp_path / "file"], "file: Not a directory"),
+        (["report", tmp_path / "empty-folder"], "holds no run"),
+        (["report", tmp_path / "empty-folder", "--text"], "holds no run"),
+        (["figure", "acuracy", tmp_path / "empty-folder"], "did you mean 'accuracy'"),
+        (["figure", "accuracy"], "Missing argument"),
+        (["figure", "accuracy", tmp_path / "empty-folder"], "holds no run"),
+        (["figure", "accuracy", tmp_path / "empty-folder", "--out", "f.gif"], ".pdf, .svg, .png"),
+        (["watch", tmp_path / "nowhere"], "nowhere: No such file"),
+        (["watch", tmp_path / "empty-folder"], "holds no run"),
+        (["export", "tensorbord", tmp_path / "empty-folder"], "did you mean 'tensorboard'"),
+        (["export", "mlflow", tmp_path / "empty-folder"], "holds no run"),
     ]  # fmt: skip
 
 
@@ -208,7 +229,8 @@ def test_seeds():
 
 
 def test_help_for_everything(tmp_path):
-    for command in ([], ["run"], ["compare"], ["plan"]):
+    commands = ("run", "compare", "plan", "reproduce", "report", "figure")
+    for command in ([], *([name] for name in commands)):
         done = ucfl(*command, "--help", cwd=tmp_path)
         assert done.returncode == 0
         assert "Usage" in done.stdout

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ucfl.algorithms import REGISTRY
+from ucfl.paper import Store
 
 ROOT = Path(__file__).parent.parent
 
@@ -23,6 +24,13 @@ def test_the_tables_equal_the_stored_results(page):
     text = (ROOT / page).read_text()
     assert re.search(r"<!-- table \S+ -->\n\|", text)
     assert tables().written(text) == text
+
+
+def test_the_csv_of_cells_equals_the_stored_cells():
+    store, file = Store(ROOT / "docs" / "results"), ROOT / "docs" / "results" / "cells.csv"
+    assert file.exists() == bool(store.every())
+    if file.exists():
+        assert file.read_text() == store.csv()
 
 
 def test_every_algorithm_has_a_page():

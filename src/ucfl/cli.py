@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import signal
 import sys
 import tomllib
@@ -17,9 +16,9 @@ import click
 import typer
 
 import ucfl
-from ucfl import display, runs, wireless
+from ucfl import display, paper, report, runs, wireless
 from ucfl.algorithms import REGISTRY
-from ucfl.errors import UcflError, UcflWarning
+from ucfl.errors import UcflError, UcflWarning, check_name
 from ucfl.runs.planning import plan_to_json
 from ucfl.users import SCENARIOS, Scenario, acquire, datasets, find
 
@@ -48,6 +47,9 @@ Plain = Annotated[bool, typer.Option("--plain", help="One user after another, to
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where a stopped run stopped.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Replace what the folder holds.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+RunFolders = Annotated[
+    list[Path], typer.Argument(metavar="RUN…", help="Runs' folders, or folders of them.")
+]
 
 
 @app.command("run")
@@ -208,6 +210,95 @@ def plan_command(
             display.show_times(times, plan.unit)
 
 
+@app.command("reproduce")
+def reproduce_command(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ITEM]...", help=f"{', '.join(paper.ITEMS)}, or all."),
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Such as 0, 0-4 or 1,3,5.")] = "0-4",
+    only: Annotated[
+        str | None, typer.Option(metavar="SCENARIO", help="Run cells of this scenario only.")
+    ] = None,
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithms", help="Run cells of these only, comma-separated.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="A reduced form: this many rounds everywhere.", min=1)
+    ] = None,
+    embedded: Annotated[
+        bool, typer.Option("--embedded", help="A reduced form: small, on embedded images.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="The folder of cells and figures.")] = Path("results"),
+    device: Device = "auto",
+    limit_seconds: Annotated[
+        float | None, typer.Option(help="Stop after this time; the same command goes on.", min=0)
+    ] = None,
+    list_: Annotated[
+        bool, typer.Option("--list", help="Only say which cells are there, and the time to go.")
+    ] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print tables as Markdown.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Reproduce the paper's tables and figures, cell by cell.
+
+    Cells are kept as they finish and are not run again: stopped, the same command goes on.
+    """
+    items, numbers = paper.find(what or ()), list(dict.fromkeys(_seeds(seeds)))
+    form = paper.EMBEDDED if embedded else paper.PAPER
+    form = form if rounds is None else form.with_rounds(rounds)
+    store = paper.Store(out / form.name)
+    cells = paper.in_order(items, form, numbers)
+    wanted = _filtered(cells, only, algorithm, form)
+    found = paper.survey(cells, store, device, _say).of(wanted)
+    if list_:
+        if as_json:
+            _print_json({"form": form.name or "paper", **found.to_json()})
+        else:
+            display.show_survey(found)
+        return
+    _say(found.forecast)
+    try:
+        with display.rounds_shown() as on_round:
+            in_time = paper.run_cells(
+                found.to_do,
+                store,
+                device=device,
+                limit_seconds=limit_seconds,
+                on_round=on_round,
+                on_note=_say,
+                on_cell=lambda cell: _say(cell.name),
+            )
+    except runs.Stopped as stop:
+        _say(f"stopped after round {stop.round} of a cell; the same command goes on there.")
+        raise typer.Exit(130) from None
+    if not in_time:
+        _say("the time is up; the same command goes on.")
+    page = paper.make_page(items, form, paper.survey(cells, store, device), store)
+    if as_json:
+        _print_json(page.to_json())
+    elif markdown:
+        typer.echo(page.markdown())
+    else:
+        display.show_page(page)
+
+
+def _filtered(
+    cells: list[paper.Cell], only: str | None, algorithms: str | None, form: paper.Form
+) -> list[paper.Cell]:
+    """The cells that the filters leave; scenarios have the paper's names in every form."""
+    if only is not None:
+        check_name("scenario of the paper", only, form.scenarios)
+        name = form.scenarios[only].name
+        cells = [cell for cell in cells if cell.entry.scenario.name == name]
+    if algorithms is not None:
+        labels = {ucfl.algorithms.find(text).label for text in algorithms.split(",")}
+        cells = [cell for cell in cells if cell.entry.algorithm in labels]
+    if not cells:
+        raise UcflError("none of the cells asked for passes --only and --algorithms.")
+    return cells
+
+
 @app.command("systems")
 def systems_command(as_json: Json = False) -> None:
     """List the networks that plans can be made for."""
@@ -230,6 +321,80 @@ def systems_command(as_json: Json = False) -> None:
     ]
     display.show_table(["system", "what it is"], rows)
     display.answers.print("Change a field with an option: slow-uplink:rho=3.", soft_wrap=True)
+
+
+@app.command("report")
+def report_command(
+    folders: RunFolders,
+    out: Annotated[
+        Path | None, typer.Option(help="The HTML file; report.html beside the runs if none.")
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Tell it here, and write no file.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write one interactive page about runs: accuracy, time on air, who learns from whom."""
+    story = report.tell(report.gather(folders))
+    if as_json:
+        _print_json(story)
+    elif text:
+        display.show_story(story)
+    else:
+        file = out if out is not None else folders[0] / "report.html"
+        file.write_text(report.page(story), encoding="utf-8")
+        display.answers.print(f"The report is in {file}", soft_wrap=True, markup=False)
+        if open_:
+            typer.launch(str(file))
+
+
+@app.command("figure")
+def figure_command(
+    name: Annotated[str, typer.Argument(help=f"One of: {', '.join(report.FIGURES)}.")],
+    folders: RunFolders,
+    out: Annotated[
+        Path | None, typer.Option(help="A .pdf, .svg or .png file; NAME.pdf if none.")
+    ] = None,
+    system: Annotated[str, typer.Option(help="The network that times are for.")] = "slow-uplink",
+    target: Annotated[
+        float | None, typer.Option(help="Accuracy in % to time runs to; FedAvg's final if none.")
+    ] = None,
+    wide: Annotated[bool, typer.Option("--wide", help="Two columns wide instead of one.")] = False,
+) -> None:
+    """Draw a figure of runs for print, in a journal's column width."""
+    check_name("figure", name, report.FIGURES)
+    file = report.check_suffix(out if out is not None else Path(f"{name}.pdf"))
+    look = report.Look(system, target, report.DOUBLE if wide else report.SINGLE)
+    report.save(report.FIGURES[name](report.gather(folders), look), file)
+    display.answers.print(f"The figure is in {file}", soft_wrap=True, markup=False)
+
+
+@app.command("watch")
+def watch_command(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")],
+) -> None:
+    """Follow a run that another process trains, until it is finished."""
+    with display.rounds_shown() as on_round:
+        for progress in report.follow(folder):
+            on_round(progress)
+
+
+@app.command("export")
+def export_command(
+    kind: Annotated[str, typer.Argument(help="tensorboard or mlflow.")],
+    folders: RunFolders,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            help="A folder (TensorBoard; ./tensorboard if none), or a tracking URI (MLflow; "
+            "sqlite:///mlflow.db if none)."
+        ),
+    ] = None,
+) -> None:
+    """Give runs' histories to TensorBoard or MLflow."""
+    check_name("export", kind, report.EXPORTS)
+    found = report.gather(folders)
+    where = report.EXPORTS[kind](found, *([] if to is None else [to]))
+    display.answers.print(f"The histories are in {where}", soft_wrap=True, markup=False)
 
 
 @app.command("scenarios")
@@ -365,14 +530,7 @@ def _seeds(text: str) -> list[int]:
 
 
 def _print_json(value: Any) -> None:
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {str(key): plain(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(item) for item in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    typer.echo(json.dumps(plain(value), indent=2))
+    typer.echo(json.dumps(report.plain(value), indent=2))
 
 
 def _say(text: str) -> None:

@@ -19,11 +19,17 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 from rich.table import Table
+from rich.text import Text
 
+from ucfl.paper import Page, Survey
+from ucfl.paper.page import CLAIM_HEADERS, claims_as_text
+from ucfl.paper.reproduce import duration
+from ucfl.paper.tables import COMPARED, HEADERS, agreement, as_text
+from ucfl.report.story import SHARED_OR_ALONE, Story, method_curve
 from ucfl.runs import Progress
 from ucfl.runs.loop import OnRound
 from ucfl.users.acquire import OnBytes
-from ucfl.wireless import Plan
+from ucfl.wireless import SYSTEMS, Plan
 
 #: Answers go to standard output, everything else to standard error.
 answers = Console(highlight=False)
@@ -141,6 +147,9 @@ def show_comparison(result: dict[str, Any]) -> None:
     )
 
 
+#: Users named in a sentence at most.
+NAMED = 5
+
 #: A table of streams is cut to this many rows on screen; --json has all.
 ROWS = 24
 
@@ -187,6 +196,76 @@ def show_times(times: dict[str, Any], unit: str) -> None:
     show_table(headers, rows, f"Time to {times['target']:.1f}% mean accuracy")
 
 
+def show_story(story: Story) -> None:
+    """What the report page tells, in the terminal."""
+
+    def say(text: str) -> None:
+        answers.print(text, soft_wrap=not answers.is_terminal, markup=False)
+
+    scenario, seeds = story["scenario"], story["seeds"]
+    which = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
+    answers.rule(Text(f"{scenario['name']}: {story['users']} users, {which}"), align="left")
+    say(" ".join(story["answer"]))
+    rows = []
+    for method in story["methods"]:
+        cells = [method["label"], method["tested_model"]]
+        for when in ("final", "best"):
+            one = method[when]
+            cells += [percent(one["mean"], one["deviation"])]
+            cells += [percent(one["worst"], one["worst_deviation"])]
+        rows.append([*cells, f"{method['streams']:g}"])
+    headers = ["method", "tested model", "mean final", "worst final", "mean best", "worst best"]
+    show_table([*headers, "broadcasts"], rows, "Test accuracy in %")
+    _show_race(story)
+    for users in story["populations"][:1]:
+        _show_users(story, users)
+    say("")
+    for command in story["repeat"]["commands"]:
+        say(f"Repeat it with: {command}")
+    for note in story["notes"]:
+        say(f"Note: {note}")
+
+
+def _show_race(story: Story) -> None:
+    """Time to the target on the paper's systems."""
+    target = story["target"]
+    if math.isnan(target["accuracy"]):
+        return
+    rows = []
+    for method in story["methods"]:
+        times = [
+            method_curve(method, story["users"], system).time_to_accuracy(target["accuracy"])
+            for system in SYSTEMS.values()
+        ]
+        cells = ["never" if math.isinf(time) else f"{time:.1f}" for time in times]
+        rows.append([method["label"], *cells])
+    title = f"Time in T_dl to {target['of']}'s final {target['accuracy']:.1f}% mean accuracy"
+    show_table(["method", *SYSTEMS], rows, title)
+
+
+def _show_users(story: Story, users: Story) -> None:
+    """Streams, and the users who would be better off without personalisation."""
+    learnt, seed = users["collaboration"], users["seed"]
+    if learnt:
+        answers.print(f"Streams, seed {seed}: {learnt['reason']}", soft_wrap=True, markup=False)
+    best = users["accuracy"].get(story["personal"])
+    if best is None or story["personal"] in SHARED_OR_ALONE:
+        return
+    for rival in SHARED_OR_ALONE:
+        if rival not in users["accuracy"]:
+            continue
+        pairs = zip(users["names"], best, users["accuracy"][rival], strict=True)
+        losers = sorted((mine - theirs, name) for name, mine, theirs in pairs if mine < theirs)
+        named = ", ".join(f"{name} ({gain:.1f})" for gain, name in losers[:NAMED])
+        more = f" and {len(losers) - NAMED} more" if len(losers) > NAMED else ""
+        answers.print(
+            f"Seed {seed}: {len(losers)} of {len(best)} users are better off with {rival} than "
+            f"with {story['personal']}{': ' + named + more if losers else ''}.",
+            soft_wrap=True,
+            markup=False,
+        )
+
+
 def amount(count: float) -> str:
     """Bytes as people read them; a dash where the model's size is not known."""
     if count == 0:
@@ -196,3 +275,32 @@ def amount(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
+
+
+def show_survey(found: Survey) -> None:
+    """Every cell of a reproduction: there or not, and its time."""
+    rows = [
+        [
+            row["cell"],
+            "done" if row["done"] else "to do",
+            "?" if row["seconds"] is None else duration(row["seconds"]),
+        ]
+        for row in found.to_json()["cells"]
+    ]
+    show_table(["cell", "", "time"], rows)
+    answers.print(found.forecast, soft_wrap=True)
+
+
+def show_page(page: Page) -> None:
+    """Tables, where the figures are, and what holds of the paper's claims."""
+    for item, rows in page.tables.items():
+        show_table(HEADERS, as_text(rows), page.title(item))
+        if any(row.printed for row in rows):
+            answers.print(agreement(rows), soft_wrap=True)
+    for item, files in page.figures.items():
+        said = ", ".join(map(str, files)) or "no cell of it is there yet"
+        answers.print(f"{page.title(item)}: {said}", soft_wrap=True)
+    show_table(CLAIM_HEADERS, claims_as_text(page.claims), "What the paper claims")
+    if page.tables:
+        answers.print(COMPARED, soft_wrap=True)
+    answers.print(f"{page.survey.forecast} Each is a row of {page.csv}", soft_wrap=True)

@@ -111,7 +111,7 @@ def test_the_stored_size_is_the_models(runs):
 
 @pytest.mark.long
 def test_rotated_mnist_on_air(tmp_path):
-    """Paper, sec. V-E: user-centric is first where the uplink is slow, k = 4 before k = m on wire.
+    """Paper, sec. V-D: user-centric is first where the uplink is slow, k = 4 before k = m on wire.
 
     With the four streams of its plan, that is: a stream for each of the 20 users takes 28.6 T_dl a
     round where FedAvg takes 9.6, and three times fewer rounds is more than it saves.

@@ -36,6 +36,12 @@ def test_selecting_users_keeps_each_one_whole():
     assert torch.equal(chosen.train.inputs[1], users.train.inputs[0])
 
 
+def test_label_counts_leave_padding_out():
+    pairs = [(np.zeros((3, 2)), np.array([0, 0, 2])), (np.zeros((1, 2)), np.array([1]))]
+    users = Users.from_arrays(pairs, [pair(1)] * 2, [pair(1)] * 2, classes=4)
+    assert users.label_counts().tolist() == [[2, 0, 1, 0], [0, 1, 0, 0]]
+
+
 def test_checksum_sees_every_change():
     users = make_users([5, 9])
     same = make_users([5, 9])

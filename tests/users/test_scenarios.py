@@ -56,6 +56,7 @@ def test_every_scenario_is_complete_and_listed_under_its_name():
         "rotated-mnist",
         "emnist-label-shift",
         "emnist-covariate-shift",
+        "emnist-label-shift-100",
         "cifar10-concept-shift",
         "cifar10-covariate-label-shift",
     ]

@@ -128,7 +128,7 @@ class ParallelUserCentric(UserCentric):
     """
 
     name: ClassVar[str] = "parallel-user-centric"
-    reference: ClassVar[str] = "paper, sec. V-F, eq. 13"
+    reference: ClassVar[str] = "paper, sec. V-E, eq. 13"
     cost: ClassVar[str] = "k down, k up, k times the work; once: 1 down, 1 up"
 
     def round(self, fed: Federation, state: State, t: int) -> State:

@@ -211,11 +211,17 @@ def write_configuration(
         "algorithm": configuration.algorithm,
         "seed": configuration.seed,
         "start_traffic": asdict(start_traffic),
-        "users": {"names": fed.users.names, "source": fed.users.source},
+        "users": {
+            "names": fed.users.names,
+            "source": fed.users.source,
+            "groups": None if fed.users.groups is None else fed.users.groups.tolist(),
+            "label_counts": fed.users.label_counts().tolist(),
+            "test_sizes": fed.users.test.sizes.tolist(),
+        },
         "parameters": fed.rows.size,
         "model_bytes": fed.rows.bytes,
         "machine": {
-            "device": _device_name(fed.device),
+            "device": device_name(fed.device),
             "chunk": fed.chunk,
             "threads": torch.get_num_threads(),
             "platform": platform.platform(),
@@ -223,8 +229,12 @@ def write_configuration(
         "versions": {"python": platform.python_version()} | {p: _version(p) for p in packages},
         "command": ["ucfl", *sys.argv[1:]],
     }
-    text = json.dumps(about, indent=2) + "\n"
-    write_atomically(folder / CONFIGURATION, lambda path: path.write_text(text))
+    # Lists of numbers on one line each: a user's labels would fill a screen. Only the encoder's own
+    # line breaks can match, since those inside names are escaped.
+    text = re.sub(
+        r"\[\n[\s\d,.e+-]+\]", lambda m: " ".join(m[0].split()), json.dumps(about, indent=2)
+    )
+    write_atomically(folder / CONFIGURATION, lambda path: path.write_text(text + "\n"))
 
 
 def write_history(folder: Path, checkpoint: Checkpoint) -> None:
@@ -246,7 +256,8 @@ def write_history(folder: Path, checkpoint: Checkpoint) -> None:
     write_atomically(folder / HISTORY, lambda path: table.to_parquet(path, index=False))
 
 
-def _device_name(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
+    """The GPU's own name, or ``cpu``."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 

@@ -112,6 +112,12 @@ class Users:
             groups=None if self.groups is None else self.groups.to(device),
         )
 
+    def label_counts(self) -> Tensor:
+        """[users, classes]: how many training examples of each class every user has."""
+        marked = torch.where(self.train.real, self.train.labels, self.classes)
+        counts = torch.zeros(len(self), self.classes + 1, dtype=torch.int64, device=marked.device)
+        return counts.scatter_add(1, marked, torch.ones_like(marked))[:, : self.classes]
+
     def checksum(self) -> str:
         """SHA-256 of everything that training can see: equal users, equal checksum."""
         digest = hashlib.sha256()

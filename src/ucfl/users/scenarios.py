@@ -203,6 +203,15 @@ SCENARIOS: dict[str, Scenario] = {
             rounds=300,
         ),
         Scenario(
+            name="emnist-label-shift-100",
+            description="EMNIST label shift with 100 users and ten times the data (sec. V-F)",
+            dataset="emnist",
+            users=100,
+            points=125_000,
+            split="dirichlet",
+            alpha=0.4,
+        ),
+        Scenario(
             name="cifar10-concept-shift",
             description="CIFAR-10, four groups with permuted labels (paper, sec. V-A)",
             dataset="cifar10",
@@ -214,7 +223,7 @@ SCENARIOS: dict[str, Scenario] = {
         ),
         Scenario(
             name="cifar10-covariate-label-shift",
-            description="CIFAR-10, label shift and four groups of rotated images (sec. V-F)",
+            description="CIFAR-10, label shift and four groups of rotated images (sec. V-E)",
             dataset="cifar10",
             split="dirichlet",
             alpha=8,

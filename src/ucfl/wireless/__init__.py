@@ -1,4 +1,4 @@
-"""What a round costs on air (paper, sec. V-E)."""
+"""What a round costs on air (paper, sec. V-D)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traffic becomes time: the paper's system of three numbers (sec. V-E)."""
+"""Traffic becomes time: the paper's system of three numbers (sec. V-D)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class System(ABC):
         return math.nan
 
     def computing(self, users: int) -> float:
-        """T_comp = E[max_i T_i] = T_min + H_m / μ (paper, sec. V-E)."""
+        """T_comp = E[max_i T_i] = T_min + H_m / μ (paper, sec. V-D)."""
         return self.t_min + self.mean_delay * harmonic(_counted(users))
 
     def drawn_computing(self, users: int, seed: int, t: int) -> float:

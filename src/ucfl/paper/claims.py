@@ -1,0 +1,250 @@
+"""What the paper claims, checked against measured cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ucfl import wireless
+from ucfl.collaboration.streams import NEARLY
+from ucfl.paper.cells import Result
+from ucfl.paper.items import TIMED, Form
+from ucfl.paper.printed import (
+    CONCEPT_SHIFT,
+    COVARIATE_SHIFT,
+    LABEL_SHIFT,
+    METHODS,
+    PROPOSED,
+    SCENARIOS,
+    TABLE_1,
+    TABLE_2,
+)
+from ucfl.paper.reproduce import Measured
+from ucfl.paper.tables import Spread, spread, table1
+
+#: The accuracy in percent that methods race to (sec. V-D), and how many cells must agree.
+TARGET = 70.0
+ENOUGH = 20
+#: How close the fewest streams that fit must come to the oracle, in points.
+CLOSE = 2.0
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim, whether it holds in the measured cells (None: they are not all there), and why."""
+
+    claim: str
+    holds: bool | None
+    figures: str
+
+    @property
+    def answer(self) -> str:
+        """Yes, no, or not measured."""
+        return "not measured" if self.holds is None else "yes" if self.holds else "no"
+
+
+def claims(form: Form, measured: Measured) -> list[Claim]:
+    """All of them, in the paper's order."""
+    return [
+        most_cells_agree(form, measured),
+        *(proposed_is_best(form, measured, scenario) for scenario in SCENARIOS),
+        *(
+            four_streams_match_the_oracle(form, measured, s)
+            for s in (COVARIATE_SHIFT, CONCEPT_SHIFT)
+        ),
+        fedavg_is_below_local(form, measured),
+        *(worst_user_is_best_served(form, measured, scenario) for scenario in SCENARIOS),
+        silhouette_falls(form, measured),
+        *(silhouette_peaks_at_four(form, measured, s) for s in (COVARIATE_SHIFT, CONCEPT_SHIFT)),
+        proposed_is_first_on_a_slow_uplink(form, measured),
+        four_streams_lead_on_wires(form, measured),
+    ]
+
+
+def most_cells_agree(form: Form, measured: Measured) -> Claim:
+    """Table I as a whole."""
+    text = f"Table I: at least {ENOUGH} of the 26 printed values are met (2 points or their std)"
+    there = [row for row in table1(form, measured) if row.printed and row.best]
+    met = [row for row in there if row.verdict != "miss"]
+    misses = [f"{row.method} ({row.scenario})" for row in there if row.verdict == "miss"]
+    figures = f"{len(met)} of {len(there)} measured values; misses: {', '.join(misses) or 'none'}"
+    if len(there) < 26 and len(met) < ENOUGH <= len(met) + 26 - len(there):
+        return Claim(text, None, figures)
+    return Claim(text, len(met) >= ENOUGH, figures)
+
+
+def proposed_is_best(form: Form, measured: Measured, scenario: str) -> Claim:
+    """Mean accuracy against every method of Table I that is not told the groups."""
+    text = f"{form.title(scenario)}: the proposed method is best, or within one std of the best"
+    return _against(form, measured, scenario, TABLE_1[scenario], "mean", text, slack=1.0)
+
+
+def four_streams_match_the_oracle(form: Form, measured: Measured, scenario: str) -> Claim:
+    """As good as knowing the groups."""
+    text = f"{form.title(scenario)}: k = 4 matches the oracle within {CLOSE:g} points"
+    own = _best(form, measured, scenario, "user-centric:streams=4", "mean")
+    oracle = _best(form, measured, scenario, "oracle", "mean")
+    if own is None or oracle is None:
+        return _missing(text)
+    return Claim(text, own.mean >= oracle.mean - CLOSE, f"k = 4 {own}; oracle {oracle}")
+
+
+def fedavg_is_below_local(form: Form, measured: Measured) -> Claim:
+    """Collaboration between users with permuted labels harms."""
+    text = f"{form.title(CONCEPT_SHIFT)}: FedAvg is below local training"
+    fedavg = _best(form, measured, CONCEPT_SHIFT, "fedavg", "mean")
+    local = _best(form, measured, CONCEPT_SHIFT, "local", "mean")
+    if fedavg is None or local is None:
+        return _missing(text)
+    return Claim(text, fedavg.mean < local.mean, f"FedAvg {fedavg}; local {local}")
+
+
+def worst_user_is_best_served(form: Form, measured: Measured, scenario: str) -> Claim:
+    """Table II, against every method in it that is not told the groups."""
+    text = f"{form.title(scenario)}: the proposed method has the highest worst-user accuracy"
+    return _against(form, measured, scenario, TABLE_2[scenario], "worst", text, slack=0.0)
+
+
+def silhouette_falls(form: Form, measured: Measured) -> Claim:
+    """Label shift has no clusters. k = 1 and k = m have no silhouette, so k = 2 … m − 1 count.
+
+    Here and below, silhouettes within 0.01 are equal, as they are where streams are chosen.
+    """
+    text = f"{form.title(LABEL_SHIFT)}: the silhouette falls with k"
+    results = measured.get(form.entry(LABEL_SHIFT, "user-centric"), ())
+    scores = mean_silhouettes(results)
+    if scores is None:
+        return _missing(text)
+    inner = scores[1:-1]
+    steepest = float(np.diff(inner).max())
+    figures = f"from {inner[0]:.3f} at k = 2 to {inner[-1]:.3f} at k = {len(inner) + 1}; " + (
+        f"largest step up {steepest:.3f}" if steepest > 0 else "no step up"
+    )
+    figures += _seeds(results)
+    return Claim(text, steepest <= NEARLY and bool(inner[0] == inner.max()), figures)
+
+
+def silhouette_peaks_at_four(form: Form, measured: Measured, scenario: str) -> Claim:
+    """The number of true groups."""
+    text = f"{form.title(scenario)}: the silhouette peaks at k = 4"
+    results = measured.get(form.entry(scenario, "user-centric"), ())
+    scores = mean_silhouettes(results)
+    if scores is None:
+        return _missing(text)
+    peak = int(scores.argmax())
+    fewest = int(np.flatnonzero(scores >= scores[peak] - NEARLY)[0])
+    figures = f"highest at k = {peak + 1} ({scores[peak]:.3f})"
+    if peak != 3:
+        figures += f"; k = 4 has {scores[3]:.3f} (within {NEARLY:g} counts as equal)"
+    return Claim(text, fewest == 3, figures + _seeds(results))
+
+
+def proposed_is_first_on_a_slow_uplink(form: Form, measured: Measured) -> Claim:
+    """Against every method in the figure that is not told the groups."""
+    text = f"slow-uplink: the proposed method is first to {TARGET:g}%"
+    times = times_to(form, measured, "slow-uplink")
+    if times is None:
+        return _missing(text)
+    times.pop("oracle")
+    first = min(times, key=lambda name: times[name])
+    holds = first.startswith("user-centric") and math.isfinite(times[first])
+    return Claim(text, holds, _race(times))
+
+
+def four_streams_lead_on_wires(form: Form, measured: Measured) -> Claim:
+    """Where the downlink is as dear as the uplink, streams must be few."""
+    text = f"wired: k = 4 reaches {TARGET:g}% before k = m"
+    times = times_to(form, measured, "wired")
+    if times is None:
+        return _missing(text)
+    few, all_ = times["user-centric:streams=4"], times["user-centric"]
+    return Claim(text, few < all_, _race(times))
+
+
+def mean_silhouettes(results: Sequence[Result]) -> NDArray[np.float64] | None:
+    """Of k = 1, 2, … over the seeds, as far as every seed goes."""
+    scores = [r.silhouettes for r in results if r.silhouettes is not None]
+    if not scores:
+        return None
+    shortest = min(map(len, scores))
+    mean: NDArray[np.float64] = np.mean([s[:shortest] for s in scores], axis=0)
+    return mean
+
+
+def timed_curve(
+    results: Sequence[Result], system: str
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """When each round ends in T_dl, and the mean test accuracy then, over the seeds."""
+    times = []
+    for result in results:
+        users = int(result.about["users"])
+        network = wireless.SYSTEMS[system]
+        times.append(network.elapsed(result.start_traffic, result.traffic, users, result.labels))
+    return np.mean(times, axis=0), np.mean([r.curves["test_mean"] for r in results], axis=0)
+
+
+def times_to(form: Form, measured: Measured, system: str) -> dict[str, float] | None:
+    """When the mean accuracy of each timed method first is the target; infinite if never."""
+    times = {}
+    for name in TIMED:
+        results = measured.get(form.entry(COVARIATE_SHIFT, name), ())
+        if not results:
+            return None
+        when, accuracy = timed_curve(results, system)
+        reached = np.flatnonzero(accuracy >= TARGET)
+        times[name] = float(when[reached[0]]) if len(reached) else math.inf
+    return times
+
+
+def _race(times: dict[str, float]) -> str:
+    ordered = sorted(times, key=lambda name: times[name])
+    words = [
+        f"{METHODS[name]} {'never' if math.isinf(times[name]) else format(times[name], '.0f')}"
+        for name in ordered
+    ]
+    return f"time in T_dl: {', '.join(words)}"
+
+
+def _against(
+    form: Form,
+    measured: Measured,
+    scenario: str,
+    methods: Iterable[str],
+    who: str,
+    text: str,
+    slack: float,
+) -> Claim:
+    """The proposed method against all others but the oracle, less ``slack`` deviations of theirs.
+
+    It has lost as soon as one is ahead, and has won when all are measured.
+    """
+    own = _best(form, measured, scenario, PROPOSED[scenario], who)
+    others = [m for m in methods if m.split(":")[0] not in ("user-centric", "oracle")]
+    values = {method: _best(form, measured, scenario, method, who) for method in others}
+    rivals = {method: value for method, value in values.items() if value is not None}
+    if own is None or not rivals:
+        return _missing(text)
+    rival = max(rivals, key=lambda method: rivals[method].mean)
+    ahead = own.mean >= rivals[rival].mean - slack * rivals[rival].std
+    figures = f"{METHODS[PROPOSED[scenario]]} {own}; best of the others {METHODS[rival]} "
+    figures += str(rivals[rival])
+    if missing := [METHODS[method] for method in values if method not in rivals]:
+        figures += f"; not measured: {', '.join(missing)}"
+    return Claim(text, None if ahead and missing else ahead, figures)
+
+
+def _best(form: Form, measured: Measured, scenario: str, algorithm: str, who: str) -> Spread | None:
+    """Over the seeds, at the validation-chosen round."""
+    return spread(measured.get(form.entry(scenario, algorithm), ()), who, "best")
+
+
+def _seeds(results: Sequence[Result]) -> str:
+    return f" (mean of {len(results)} seed{'s' * (len(results) > 1)})"
+
+
+def _missing(text: str) -> Claim:
+    return Claim(text, None, "some of its cells are not there yet")

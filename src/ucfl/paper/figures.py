@@ -1,0 +1,126 @@
+"""The paper's figures, drawn from stored cells: a picture per panel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from ucfl.paper.cells import Entry, Floats, Result
+from ucfl.paper.claims import TARGET, timed_curve
+from ucfl.paper.items import ITEMS, LABEL_SHIFT_100, Form, batch_entries
+from ucfl.paper.printed import COVARIATE_SHIFT
+from ucfl.paper.reproduce import Measured
+from ucfl.report import figures
+from ucfl.wireless import SYSTEMS
+
+#: Silhouettes are drawn up to here: with 100 users, the rest would squeeze the peak to the edge.
+MOST_STREAMS = 20
+
+#: Panels by name; one whose cells are not there is left out.
+Panels = dict[str, Figure]
+
+
+def accuracy(form: Form, measured: Measured) -> Panels:
+    """Mean test accuracy over rounds, in each scenario."""
+    return _over_rounds("fig-accuracy", form, measured)
+
+
+def parallel(form: Form, measured: Measured) -> Panels:
+    """The same beside the parallel form, as far as that one was trained."""
+    return _over_rounds("fig-parallel", form, measured)
+
+
+def clusters(form: Form, measured: Measured) -> Panels:
+    """W of the first seed: users in order of their four streams, framed, and their true groups."""
+    panels = {}
+    for name, entries in _by_scenario("fig-clusters", form, measured).items():
+        result = measured[entries[0]][0]
+        assert result.weights is not None
+        panels[name] = figures.heat_map(result.weights, result.labels, groups=result.groups)
+    return panels
+
+
+def silhouette(form: Form, measured: Measured) -> Panels:
+    """Silhouette against k. k = 1 has none, and k = m has none either."""
+    panels = {}
+    for name, entries in _by_scenario("fig-silhouette", form, measured).items():
+        scores = [r.silhouettes for r in measured[entries[0]] if r.silhouettes is not None]
+        most = min(MOST_STREAMS + 1, *map(len, scores))
+        by_k = {k: [seed[k - 1] for seed in scores] for k in range(2, most)}
+        panels[name] = figures.silhouettes({"user-centric": by_k})
+    return panels
+
+
+def time(form: Form, measured: Measured) -> Panels:
+    """Accuracy against time in the three systems."""
+    entries = [e for e in ITEMS["fig-time"].entries(form) if measured.get(e)]
+    if not entries:
+        return {}
+    panels = {}
+    for system in SYSTEMS:
+        curves = {e.algorithm: timed_curve(measured[e], system) for e in entries}
+        # To the end of the shortest but local training's, which costs next to nothing.
+        ends = [float(curve[0][-1]) for name, curve in curves.items() if name != "local"]
+        until = min(ends) if ends else None
+        panels[system] = figures.accuracy_over_time(curves, target=TARGET, until=until)
+    return panels
+
+
+def batch(form: Form, measured: Measured) -> Panels:
+    """Accuracy against n_k, in both EMNIST settings with m = 100."""
+    curves = {}
+    for scenario in (LABEL_SHIFT_100, COVARIATE_SHIFT):
+        found = {k: measured[e] for k, e in batch_entries(form, scenario).items() if e in measured}
+        if found:
+            seeds = min(map(len, found.values()))
+            values = [[r.accuracy("mean", "best") for r in each[:seeds]] for each in found.values()]
+            curves[form.scenarios[scenario].name] = (list(found), np.transpose(values))
+    xlabel = "$n_k$, examples in a batch of the variance"
+    return {"n_k": figures.accuracy_against(curves, xlabel=xlabel)} if curves else {}
+
+
+FIGURES: dict[str, Callable[[Form, Measured], Panels]] = {
+    "fig-accuracy": accuracy,
+    "fig-clusters": clusters,
+    "fig-silhouette": silhouette,
+    "fig-time": time,
+    "fig-parallel": parallel,
+    "fig-batch": batch,
+}
+
+
+def draw(item: str, form: Form, measured: Measured, folder: Path) -> list[Path]:
+    """Write every panel of a figure as PDF and SVG."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return [
+        figures.save(figure, folder / f"{item}-{panel}{suffix}")
+        for panel, figure in FIGURES[item](form, measured).items()
+        for suffix in (".pdf", ".svg")
+    ]
+
+
+def _over_rounds(item: str, form: Form, measured: Measured) -> Panels:
+    panels = {}
+    for name, entries in _by_scenario(item, form, measured).items():
+        shortest = min(e.scenario.rounds for e in entries) if item == "fig-parallel" else None
+        curves = {e.algorithm: _curves(measured[e], shortest) for e in entries}
+        panels[name] = figures.accuracy_over_rounds(curves, width=figures.DOUBLE)
+    return panels
+
+
+def _curves(results: Sequence[Result], rounds: int | None) -> Floats:
+    """[seeds, rounds + 1] mean test accuracies, all of them or the first."""
+    curves = np.stack([result.curves["test_mean"] for result in results])
+    return curves if rounds is None else curves[:, : rounds + 1]
+
+
+def _by_scenario(item: str, form: Form, measured: Measured) -> dict[str, list[Entry]]:
+    """The entries of a figure that have cells, by the name of their scenario."""
+    found: dict[str, list[Entry]] = {}
+    for entry in ITEMS[item].entries(form):
+        if measured.get(entry):
+            found.setdefault(entry.scenario.name, []).append(entry)
+    return found

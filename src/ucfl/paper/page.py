@@ -1,0 +1,79 @@
+"""What a reproduction answers with: tables, figures, claims, and how much of it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ucfl.paper.cells import Store
+from ucfl.paper.claims import Claim, claims
+from ucfl.paper.items import Form, Item
+from ucfl.paper.reproduce import Survey
+from ucfl.paper.tables import HEADERS, TABLES, Row, as_text, markdown, to_json
+
+CLAIM_HEADERS = ("claim", "holds", "figures")
+
+
+@dataclass(frozen=True)
+class Page:
+    """Tables and figures by item, the claims, and the cells that they were made from."""
+
+    form: Form
+    survey: Survey
+    tables: dict[Item, list[Row]]
+    figures: dict[Item, list[Path]]
+    claims: list[Claim]
+    csv: Path
+
+    def title(self, item: Item) -> str:
+        """What the item is, and whether it is the real thing."""
+        return f"{item.title}{' – ' + self.form.note if self.form.note else ''}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        items: dict[str, Any] = {item.name: to_json(rows) for item, rows in self.tables.items()}
+        items |= {item.name: [str(f) for f in files] for item, files in self.figures.items()}
+        return {
+            "form": self.form.name or "paper",
+            "reduced": bool(self.form.name),
+            "seeds": sorted({cell.seed for cell in self.survey.cells}),
+            "done": len(self.survey.done),
+            "to_do": len(self.survey.to_do),
+            "csv": str(self.csv),
+            "items": items,
+            "claims": [asdict(claim) for claim in self.claims],
+        }
+
+    def markdown(self) -> str:
+        """Tables and claims as Markdown."""
+        parts = [
+            f"{self.title(item)}\n\n{markdown(HEADERS, as_text(rows))}"
+            for item, rows in self.tables.items()
+        ]
+        return "\n\n".join([*parts, markdown(CLAIM_HEADERS, claims_as_text(self.claims))])
+
+
+def claims_as_text(checked: Sequence[Claim]) -> list[list[str]]:
+    """The claims as words, under ``CLAIM_HEADERS``."""
+    return [[claim.claim, claim.answer, claim.figures] for claim in checked]
+
+
+def make_page(items: Sequence[Item], form: Form, survey: Survey, store: Store) -> Page:
+    """Make the tables, draw the figures, check the claims, and write ``cells.csv``."""
+    from ucfl.paper.figures import draw  # matplotlib is slow to import
+
+    measured = survey.measured
+    return Page(
+        form,
+        survey,
+        {item: TABLES[item.name](form, measured) for item in items if item.name in TABLES},
+        {
+            item: draw(item.name, form, measured, store.folder)
+            for item in items
+            if item.name not in TABLES
+        },
+        claims(form, measured),
+        store.write_csv(),
+    )

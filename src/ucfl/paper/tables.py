@@ -1,0 +1,186 @@
+"""Tables I and II: measured beside printed, and how many seeds each number has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ucfl.paper.cells import Result
+from ucfl.paper.items import ITEMS, Form
+from ucfl.paper.printed import METHODS, SCENARIOS, TABLE_1, TABLE_2, Printed
+from ucfl.paper.reproduce import Measured
+
+#: Why `best` stands beside the printed value, for every page that shows it.
+COMPARED = (
+    "best is compared with the printed value: the paper reports the accuracy that a method attains "
+    "(“the maximum validation accuracy attained”, sec. V-F), so a round is chosen, here by the "
+    "validation half of the held-out data, and the test half of that round is reported; final is "
+    "the last round. ± is the deviation over seeds; the paper does not say over what its own is."
+)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample deviation over seeds, in percent; one seed has no deviation."""
+
+    mean: float
+    std: float
+
+    @classmethod
+    def over(cls, values: Sequence[float]) -> Spread:
+        """Of one value per seed."""
+        deviation = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+        return cls(float(np.mean(values)), deviation)
+
+    def __str__(self) -> str:
+        return _plus_minus(self.mean, self.std)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One entry of a table: what was measured, what is printed, and whether they agree.
+
+    Where another scenario stands for the paper's, as in a reduced form, nothing is printed.
+    """
+
+    scenario: str
+    title: str
+    algorithm: str
+    method: str
+    tested_model: str
+    rounds: int
+    seeds: tuple[int, ...]
+    best: Spread | None
+    final: Spread | None
+    printed: Printed | None
+
+    @property
+    def verdict(self) -> str:
+        """``within`` or ``better`` than the printed value's tolerance, or ``miss``."""
+        if self.best is None or self.printed is None:
+            return ""
+        above, tolerance = self.best.mean - self.printed.mean, self.printed.tolerance
+        return "better" if above > tolerance else "within" if above >= -tolerance else "miss"
+
+
+def table1(form: Form, measured: Measured) -> list[Row]:
+    """Mean accuracy over users; also of CFL, FedFomo and FedProx's aggregated model."""
+    return _rows("table1", "mean", TABLE_1, form, measured)
+
+
+def table2(form: Form, measured: Measured) -> list[Row]:
+    """The worst user's accuracy."""
+    return _rows("table2", "worst", TABLE_2, form, measured)
+
+
+TABLES: dict[str, Callable[[Form, Measured], list[Row]]] = {"table1": table1, "table2": table2}
+
+
+def _rows(
+    item: str,
+    who: str,
+    printed: Mapping[str, Mapping[str, Printed]],
+    form: Form,
+    measured: Measured,
+) -> list[Row]:
+    names = {scenario.name: name for name, scenario in form.scenarios.items()}
+    rows = []
+    for entry in ITEMS[item].entries(form):
+        results = measured.get(entry, ())
+        name = names[entry.scenario.name]
+        rows.append(
+            Row(
+                name,
+                form.title(name),
+                entry.algorithm,
+                METHODS[entry.algorithm],
+                results[0].about["tested_model"] if results else "",
+                entry.scenario.rounds,
+                tuple(result.cell.seed for result in results),
+                spread(results, who, "best"),
+                spread(results, who, "final"),
+                printed[name].get(entry.algorithm) if entry.scenario.name == name else None,
+            )
+        )
+    return sorted(rows, key=lambda row: list(SCENARIOS).index(row.scenario))
+
+
+def spread(results: Sequence[Result], who: str, when: str) -> Spread | None:
+    """Over the seeds that are there."""
+    return Spread.over([r.accuracy(who, when) for r in results]) if results else None
+
+
+HEADERS = (
+    "scenario", "method", "tested model", "rounds", "seeds", "best", "final", "printed", "",
+)  # fmt: skip
+
+
+def as_text(rows: Sequence[Row]) -> list[list[str]]:
+    """The rows as words, under ``HEADERS``."""
+    return [
+        [
+            row.title,
+            row.method,
+            row.tested_model or "–",
+            str(row.rounds),
+            str(len(row.seeds)),
+            _or_dash(row.best),
+            _or_dash(row.final),
+            _printed(row.printed),
+            row.verdict,
+        ]
+        for row in rows
+    ]
+
+
+def beside(rows: Sequence[Row]) -> str:
+    """The table in the paper's layout, as Markdown: measured (printed), a row per method."""
+    by_place = {(row.method, row.scenario): row for row in rows}
+    there = {row.method for row in rows}
+    body = []
+    for method in (name for name in METHODS.values() if name in there):
+        words = [method]
+        for scenario in SCENARIOS:
+            row = by_place.get((method, scenario))
+            printed = f" ({_printed(row.printed)})" if row and row.printed else ""
+            words.append(_or_dash(row.best) + printed if row else "")
+        body.append(words)
+    return markdown(["method", *SCENARIOS.values()], body)
+
+
+def agreement(rows: Sequence[Row]) -> str:
+    """How many of the printed values are met, and with how many seeds."""
+    printed = [row for row in rows if row.printed]
+    there = [row for row in printed if row.best]
+    met = [row for row in there if row.verdict != "miss"]
+    seeds = sorted({len(row.seeds) for row in there})
+    said = f"{len(met)} of {len(printed)} printed values are met (within or better)"
+    if len(there) < len(printed):
+        said += f", {len(printed) - len(there)} are not measured yet"
+    return said + (f"; seeds per value: {', '.join(map(str, seeds))}." if seeds else ".")
+
+
+def to_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The rows as plain values."""
+    return [asdict(row) | {"verdict": row.verdict} for row in rows]
+
+
+def markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [headers, ["---"] * len(headers), *rows]
+    return "\n".join(f"| {' | '.join(words)} |" for words in lines)
+
+
+def _or_dash(value: Spread | None) -> str:
+    return "–" if value is None else str(value)
+
+
+def _printed(value: Printed | None) -> str:
+    return "–" if value is None else _plus_minus(value.mean, value.std or 0.0)
+
+
+def _plus_minus(mean: float, std: float) -> str:
+    return f"{mean:.1f} ± {std:.1f}" if std else f"{mean:.1f}"

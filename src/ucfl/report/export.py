@@ -1,0 +1,85 @@
+"""Histories for the dashboards that people have open already: TensorBoard and MLflow."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ucfl.errors import UcflError
+from ucfl.runs import Run
+from ucfl.runs.folder import METRICS, mean, worst
+
+#: MLflow's servers take no more in one request.
+METRICS_AT_ONCE = 1000
+
+
+def to_tensorboard(runs: dict[str, list[Run]], target: str = "tensorboard") -> str:
+    """One log folder for each run under ``target``; see it with ``tensorboard --logdir``."""
+    board = _extra("torch.utils.tensorboard", "tensorboard")
+    for run in _every(runs):
+        with board.SummaryWriter(str(Path(target) / run.folder.name)) as writer:
+            writer.add_text("configuration", f"{run.algorithm.label}, seed {run.seed}")
+            for t, name, value in _scalars(run):
+                writer.add_scalar(name, value, t)
+    return target
+
+
+def to_mlflow(runs: dict[str, list[Run]], target: str = "sqlite:///mlflow.db") -> str:
+    """One MLflow run for each run, in the experiment of the scenario's name; a tracking URI."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would call home
+    mlflow = _extra("mlflow", "mlflow")
+    if target.startswith("sqlite"):
+        _extra("sqlalchemy", "mlflow")
+    try:
+        client = mlflow.MlflowClient(tracking_uri=target)
+        for run in _every(runs):
+            _log(run, client, importlib.import_module("mlflow.entities"))
+    except mlflow.exceptions.MlflowException as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise UcflError(f"MLflow at {target} did not take the runs ({reason}).") from error
+    return target
+
+
+def _log(run: Run, client: Any, entities: Any) -> None:
+    known = client.get_experiment_by_name(run.scenario.name)
+    experiment = known.experiment_id if known else client.create_experiment(run.scenario.name)
+    made = client.create_run(experiment, run_name=run.folder.name).info.run_id
+    about = {"algorithm": run.algorithm.label, "seed": run.seed, "folder": str(run.folder)}
+    fields = run.scenario.model_dump(mode="json") | about
+    client.log_batch(made, params=[entities.Param(k, str(v)) for k, v in fields.items()])
+    now = int(1000 * time.time())
+    metrics = [entities.Metric(name, value, now, t) for t, name, value in _scalars(run)]
+    for start in range(0, len(metrics), METRICS_AT_ONCE):
+        client.log_batch(made, metrics=metrics[start : start + METRICS_AT_ONCE])
+    client.set_terminated(made)
+
+
+EXPORTS: dict[str, Callable[..., str]] = {"tensorboard": to_tensorboard, "mlflow": to_mlflow}
+
+
+def _scalars(run: Run) -> Iterator[tuple[int, str, float]]:
+    """(round, name, value): accuracies in percent over users, models sent."""
+    for metric in METRICS:
+        for t, row in enumerate(run.per_user(metric)):
+            yield t, f"{metric}/mean", mean(row)
+            yield t, f"{metric}/worst", worst(row)
+    for t, (down, up, _) in enumerate(run.checkpoint.traffic.tolist(), start=1):
+        yield t, "models/down", down
+        yield t, "models/up", up
+
+
+def _every(runs: dict[str, list[Run]]) -> list[Run]:
+    return [run for each in runs.values() for run in each]
+
+
+def _extra(module: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise UcflError(
+            f"{extra} is not installed here; add it with: pip install 'ucfl[{extra}]'."
+        ) from None

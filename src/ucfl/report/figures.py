@@ -1,0 +1,317 @@
+"""Figures for print: plain data in, a matplotlib figure of a journal's column width out.
+
+Nothing here knows a run or a scenario: labels are text, values are arrays. ``save`` writes PDF, SVG
+or PNG by the file's ending, with fonts embedded, and the same bytes for the same data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike, NDArray
+
+from ucfl.errors import UcflError
+from ucfl.report.palette import GROUPS, Style, styles
+from ucfl.runs import Curve
+
+Floats = NDArray[np.float64]
+
+#: Inches of one and of two columns of an IEEE journal.
+SINGLE, DOUBLE = 3.5, 7.16
+SUFFIXES = (".pdf", ".svg", ".png")
+
+#: (Any: matplotlib types the keys one by one.)
+_LOOK: Any = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib: the same letters on every machine
+    "font.size": 7,
+    "axes.titlesize": 7.5,
+    "axes.labelsize": 7,
+    "legend.fontsize": 6.5,
+    "xtick.labelsize": 6.5,
+    "ytick.labelsize": 6.5,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.5,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.3,
+    "legend.frameon": False,
+    "legend.handlelength": 2.4,
+    "savefig.dpi": 300,
+    "pdf.fonttype": 42,  # TrueType: publishers refuse matplotlib's default of Type 3
+    "svg.fonttype": "path",  # letters as shapes: an SVG cannot lack a font then
+    "svg.hashsalt": "ucfl",
+}
+
+
+def accuracy_over_rounds(
+    curves: Mapping[str, ArrayLike],
+    *,
+    ylabel: str = "mean test accuracy in %",
+    title: str = "",
+    width: float = SINGLE,
+) -> Figure:
+    """Lines over rounds from [seeds, rounds + 1] arrays: the mean, and a deviation either side."""
+    every = {label: _seeds_by_points(values, label) for label, values in curves.items()}
+    points = {label: (np.arange(values.shape[1]), values) for label, values in every.items()}
+    return accuracy_against(points, xlabel="round", ylabel=ylabel, title=title, width=width)
+
+
+def accuracy_against(
+    curves: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    *,
+    xlabel: str,
+    ylabel: str = "mean test accuracy in %",
+    title: str = "",
+    logarithmic: bool = False,
+    width: float = SINGLE,
+) -> Figure:
+    """Lines over anything, from x [points] and values [seeds, points]: mean and deviation.
+
+    Few points get markers, since a line alone would hide where something was measured.
+    """
+    with mpl.rc_context(_LOOK):
+        figure, axes = _canvas(width, title)
+        for label, style in styles(curves).items():
+            x, values = np.asarray(curves[label][0]), _seeds_by_points(curves[label][1], label)
+            _line_with_spread(axes, x, values, label, style, marked=len(x) <= 12)
+        axes.set(xlabel=xlabel, ylabel=ylabel)
+        if logarithmic:
+            axes.set_xscale("log")
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(6))
+            axes.margins(x=0.02)
+        _legend(figure, axes, width)
+    return figure
+
+
+def accuracy_over_time(
+    curves: Mapping[str, Curve | tuple[ArrayLike, ArrayLike]],
+    unit: str = "T_dl",
+    *,
+    target: float | None = None,
+    until: float | None = None,
+    ylabel: str = "mean test accuracy in %",
+    title: str = "",
+    width: float = SINGLE,
+) -> Figure:
+    """Accuracy that stands at each time, from curves or (times, accuracies).
+
+    A step, not a slope: a round's model is there when the round ends and not before. Lines end
+    where runs do; ``until`` ends the axis earlier.
+    """
+    pairs = {
+        label: (one.times, one.mean) if isinstance(one, Curve) else one
+        for label, one in curves.items()
+    }
+    with mpl.rc_context(_LOOK):
+        figure, axes = _canvas(width, title)
+        for label, style in styles(curves).items():
+            times, values = (np.asarray(part, dtype=np.float64) for part in pairs[label])
+            axes.plot(
+                times, values, label=label, color=style.light, drawstyle="steps-post",
+                **_dashes(style),
+            )  # fmt: skip
+        if target is not None:
+            axes.axhline(target, color="#999999", lw=0.7, zorder=1)
+            axes.annotate(
+                f"{target:.1f}", (1, target), xycoords=("axes fraction", "data"),
+                xytext=(2, 0), textcoords="offset points", va="center", fontsize=6,
+                color="#666666", annotation_clip=False,
+            )  # fmt: skip
+        axes.set(xlabel=f"time in {_unit(unit)}", ylabel=ylabel)
+        ends = [float(np.asarray(times)[-1]) for times, _ in pairs.values()]
+        axes.set_xlim(0, until or 1.02 * max(ends))
+        _legend(figure, axes, width)
+    return figure
+
+
+def bars(
+    values: Mapping[str, ArrayLike],
+    *,
+    xlabel: str,
+    title: str = "",
+    width: float = SINGLE,
+) -> Figure:
+    """A bar per label from one value or one per seed: the mean, its deviation, its number.
+
+    An infinite value has no bar and says *never*.
+    """
+    every = {label: np.atleast_1d(np.asarray(v, dtype=float)) for label, v in values.items()}
+    with mpl.rc_context(_LOOK):
+        height = 0.62 + 0.2 * len(every)
+        figure, axes = _canvas(width, title, height)
+        for place, (label, style) in enumerate(styles(every).items()):
+            mean, deviation = float(every[label].mean()), _deviation(every[label])
+            finite = math.isfinite(mean)
+            hatch = "///" if style.dashes else None
+            axes.barh(
+                place, mean if finite else 0, 0.66, color=style.light, hatch=hatch,
+                edgecolor="white", linewidth=0,
+            )  # fmt: skip
+            if finite and deviation:
+                axes.errorbar(mean, place, xerr=deviation, color="#333333", lw=0.8, capsize=1.5)
+            said = f"{mean:.1f}" if finite else "never"
+            axes.annotate(
+                said, (mean + deviation if finite else 0, place), xytext=(3, 0),
+                textcoords="offset points", va="center", fontsize=6.5,
+            )  # fmt: skip
+        axes.set_yticks(range(len(every)), list(every))
+        axes.invert_yaxis()
+        axes.set(xlabel=xlabel)
+        axes.margins(x=0.14)
+        axes.set_xlim(left=0)
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="y", length=0)
+    return figure
+
+
+def heat_map(
+    weights: ArrayLike,
+    labels: ArrayLike | None = None,
+    *,
+    groups: ArrayLike | None = None,
+    title: str = "",
+    width: float = SINGLE,
+) -> Figure:
+    """W with users ordered by their stream, streams framed; a strip shows the true groups."""
+    matrix = np.asarray(weights, dtype=np.float64)
+    users = len(matrix)
+    streams = np.zeros(users, dtype=int) if labels is None else np.asarray(labels, dtype=int)
+    order = np.argsort(streams, kind="stable")
+    ends = np.cumsum(np.bincount(streams)) - 0.5
+    with mpl.rc_context({**_LOOK, "axes.grid": False}):
+        figure, axes = _canvas(width, title, 0.84 * width)
+        image = axes.imshow(matrix[np.ix_(order, order)], cmap="Blues", vmin=0)
+        start = -0.5
+        for end in ends:
+            side = end - start
+            frame = Rectangle((start, start), side, side, fill=False, ec="#d55e00", lw=1.0)
+            axes.add_patch(frame)
+            start = end
+        if groups is not None:
+            numbers = np.unique(np.asarray(groups), return_inverse=True)[1]
+            for place, user in enumerate(order):
+                colour = GROUPS[numbers[user] % len(GROUPS)][0]
+                axes.add_patch(
+                    Rectangle(
+                        (-0.045, place - 0.5), 0.03, 1, transform=axes.get_yaxis_transform(),
+                        color=colour, lw=0, clip_on=False,
+                    )
+                )  # fmt: skip
+            axes.tick_params(axis="y", pad=7)
+        places = range(0, users, max(1, math.ceil(users / 10)))
+        names = [str(order[place]) for place in places]
+        axes.set_xticks(places, names)
+        axes.set_yticks(places, names)
+        axes.set(xlabel="learns from user $j$", ylabel="user $i$, by stream")
+        axes.spines[:].set_visible(False)
+        figure.colorbar(image, ax=axes, label="weight $w_{ij}$", shrink=0.8, pad=0.03)
+    return figure
+
+
+def silhouettes(
+    scores: Mapping[str, Mapping[int, ArrayLike]],
+    recommended: int | Mapping[str, int] | None = None,
+    *,
+    title: str = "",
+    width: float = SINGLE,
+) -> Figure:
+    """Silhouette against k from one value or one per seed; the recommended k has a ring."""
+    picks = dict.fromkeys(scores, recommended) if isinstance(recommended, int) else recommended
+    with mpl.rc_context(_LOOK):
+        figure, axes = _canvas(width, title)
+        for label, style in styles(scores).items():
+            ks = sorted(scores[label])
+            values = np.stack([np.atleast_1d(np.asarray(scores[label][k], float)) for k in ks], 1)
+            _line_with_spread(axes, np.array(ks), values, label, style, marked=len(ks) <= 40)
+            k = (picks or {}).get(label)
+            if k in ks:
+                height = float(values[:, ks.index(k)].mean())
+                axes.plot(k, height, "o", ms=8, mfc="none", mec=style.light, mew=1.2)
+                axes.annotate(
+                    f"$k$ = {k}", (k, height), xytext=(6, 4), textcoords="offset points",
+                    color=style.light, fontsize=6.5,
+                )  # fmt: skip
+        axes.set(xlabel="number of streams $k$", ylabel="silhouette")
+        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        axes.margins(y=0.12)
+        _legend(figure, axes, width)
+    return figure
+
+
+def save(figure: Figure, path: str | Path) -> Path:
+    """Write PDF, SVG or PNG by the ending; the picture keeps its size to the hair."""
+    file = check_suffix(Path(path))
+    undated = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}
+    with mpl.rc_context(_LOOK):
+        figure.savefig(file, metadata=undated[file.suffix])
+    return file
+
+
+def check_suffix(file: Path) -> Path:
+    """The file, if its ending is one that figures are written with."""
+    if file.suffix not in SUFFIXES:
+        raise UcflError(f"figures are written as {', '.join(SUFFIXES)}, not {file.suffix!r}.")
+    return file
+
+
+def _canvas(width: float, title: str, height: float | None = None) -> tuple[Figure, Axes]:
+    """A figure without pyplot, which would keep it for ever."""
+    figure = Figure(figsize=(width, height or 0.68 * min(width, 4.2)), layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(title, loc="left")
+    return figure, axes
+
+
+def _line_with_spread(
+    axes: Axes, x: NDArray[Any], values: Floats, label: str, style: Style, *, marked: bool
+) -> None:
+    mean = values.mean(0)
+    marker: dict[str, Any] = {"marker": "o", "ms": 3} if marked else {}
+    axes.plot(x, mean, label=label, color=style.light, **_dashes(style), **marker)
+    if len(values) > 1:
+        spread = values.std(0, ddof=1)
+        axes.fill_between(x, mean - spread, mean + spread, color=style.light, alpha=0.15, lw=0)
+
+
+def _legend(figure: Figure, axes: Axes, width: float) -> None:
+    """Above the axes, where it covers no curve."""
+    handles, labels = axes.get_legend_handles_labels()
+    longest = max(map(len, labels), default=1)
+    columns = max(1, min(len(labels), int(width / (0.5 + 0.052 * longest))))
+    figure.legend(handles, labels, loc="outside upper left", ncols=columns, columnspacing=1.2)
+
+
+def _dashes(style: Style) -> dict[str, Any]:
+    return {"dashes": style.dashes} if style.dashes else {}
+
+
+def _seeds_by_points(values: ArrayLike, label: str) -> Floats:
+    table = np.atleast_2d(np.asarray(values, dtype=np.float64))
+    if table.ndim != 2 or table.size == 0:
+        raise UcflError(f"{label}: a curve is an array of seeds by points, not {table.shape}.")
+    return table
+
+
+def _deviation(values: Floats) -> float:
+    return float(values.std(ddof=1)) if len(values) > 1 and np.isfinite(values).all() else 0.0
+
+
+def _unit(unit: str) -> str:
+    return "$T_{dl}$" if unit == "T_dl" else unit

@@ -1,0 +1,116 @@
+"""The figures that ``ucfl figure`` knows by name, made from runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from ucfl.errors import UcflError
+from ucfl.report import figures
+from ucfl.report.story import Collaboration, by_seed, collaboration
+from ucfl.runs import Curve, Run, curve
+from ucfl.runs.folder import mean, worst
+
+Runs = dict[str, list[Run]]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What can be chosen about a figure: the network that times are for, the target, the width."""
+
+    system: str = "slow-uplink"
+    target: float | None = None
+    width: float = figures.SINGLE
+
+
+def accuracy(runs: Runs, look: Look) -> Figure:
+    """Mean accuracy over rounds, a deviation over seeds either side."""
+    return figures.accuracy_over_rounds(_over_seeds(runs, mean), width=look.width)
+
+
+def worst_user(runs: Runs, look: Look) -> Figure:
+    """The worst user's accuracy over rounds, a deviation over seeds either side."""
+    values = _over_seeds(runs, worst)
+    return figures.accuracy_over_rounds(
+        values, ylabel="worst user's test accuracy in %", width=look.width
+    )
+
+
+def accuracy_over_time(runs: Runs, look: Look) -> Figure:
+    """Mean accuracy against time on a network, until the last one to reach the target has it."""
+    curves = _curves(runs, look)
+    target, unit = _target(curves, look), next(iter(curves.values())).unit
+    arrivals = [one.time_to_accuracy(target) for one in curves.values()]
+    until = 1.15 * max((time for time in arrivals if time < math.inf), default=0)
+    return figures.accuracy_over_time(curves, unit, target=target, until=until, width=look.width)
+
+
+def time_to_target(runs: Runs, look: Look) -> Figure:
+    """Time on a network until the mean accuracy is FedAvg's final one, or the target given."""
+    curves = _curves(runs, look)
+    target = _target(curves, look)
+    times = {label: one.time_to_accuracy(target) for label, one in curves.items()}
+    unit = next(iter(curves.values())).unit.replace("T_dl", "$T_{dl}$")
+    order = dict(sorted(times.items(), key=lambda item: item[1]))
+    return figures.bars(order, xlabel=f"time to {target:.1f}% in {unit}", width=look.width)
+
+
+def weights(runs: Runs, look: Look) -> Figure:
+    """W with users ordered by stream, of the first seed that measured it."""
+    seed, found = next(iter(_measured(runs).items()))
+    run = next(run for each in runs.values() for run in each if run.seed == seed)
+    groups = run.about["users"].get("groups")
+    return figures.heat_map(found.weights, found.labels, groups=groups, width=look.width)
+
+
+def silhouettes(runs: Runs, look: Look) -> Figure:
+    """Silhouette against the number of streams, over the seeds that measured it."""
+    every = list(_measured(runs).values())
+    most = min(len(found.silhouettes) for found in every)
+    scores = {k: [found.silhouettes[k - 1] for found in every] for k in range(1, most + 1)}
+    picks = [found.suggested for found in every]
+    usual = max(sorted(set(picks)), key=picks.count)
+    scenario = next(iter(runs.values()))[0].scenario.name
+    return figures.silhouettes({scenario: scores}, usual, width=look.width)
+
+
+FIGURES: dict[str, Callable[[Runs, Look], Figure]] = {
+    "accuracy": accuracy,
+    "worst-user": worst_user,
+    "accuracy-over-time": accuracy_over_time,
+    "time-to-target": time_to_target,
+    "weights": weights,
+    "silhouettes": silhouettes,
+}
+
+
+def _over_seeds(runs: Runs, statistic: Callable[..., float]) -> dict[str, list[list[float]]]:
+    """The statistic over users for every seed and round that all seeds of a method have."""
+    found = {}
+    for label, each in runs.items():
+        tests = [run.per_user("test_accuracy") for run in each]
+        length = min(map(len, tests))
+        found[label] = [[statistic(row) for row in test[:length]] for test in tests]
+    return found
+
+
+def _curves(runs: Runs, look: Look) -> dict[str, Curve]:
+    return {label: curve(each, look.system) for label, each in runs.items()}
+
+
+def _target(curves: dict[str, Curve], look: Look) -> float:
+    if look.target is not None:
+        return look.target
+    if "fedavg" not in curves:
+        raise UcflError("no run of fedavg is there to take a target from; give --target.")
+    return float(curves["fedavg"].mean[-1])
+
+
+def _measured(runs: Runs) -> dict[int, Collaboration]:
+    found = by_seed((run.seed, collaboration(run)) for each in runs.values() for run in each)
+    if not found:
+        raise UcflError("none of these runs is user-centric, so nobody has measured W.")
+    return found

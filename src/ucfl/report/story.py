@@ -1,0 +1,456 @@
+"""What runs have to say, as plain data: the page, the terminal and ``--json`` all tell this.
+
+Aggregated here, so that a large comparison stays small: curves are statistics over users and
+seeds, round by round; single users appear with their final accuracy only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import shlex
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ucfl.algorithms.user_centric import UserCentric
+from ucfl.collaboration import fixed_streams
+from ucfl.collaboration.streams import NEARLY
+from ucfl.errors import UcflError
+from ucfl.report.palette import GROUPS, styles
+from ucfl.runs import Curve, Run, find_runs
+from ucfl.runs.folder import best_round, mean, worst
+from ucfl.wireless import SYSTEMS, Traffic, WirelessSystem
+
+Floats = NDArray[np.float64]
+Story = dict[str, Any]
+
+#: Methods that know what nobody knows in practice.
+TOLD_THE_GROUPS = ("oracle",)
+#: What personalisation must beat: one model for all, or a model of one's own.
+SHARED_OR_ALONE = ("fedavg", "local")
+#: Shares of users between which a curve's band over users lies.
+BAND = (0.1, 0.9)
+#: Weights of W that a story carries at most, over all seeds; the first seeds come first.
+MOST_WEIGHTS = 1_000_000
+#: Weights are whole numbers of these: half the characters, and nobody reads a fifth digit.
+WEIGHT_STEP = 1e-4
+
+
+def gather(folders: Sequence[Path]) -> dict[str, list[Run]]:
+    """The runs of several folders, by algorithm and seed; all of one scenario and one data set."""
+    runs: dict[str, list[Run]] = {}
+    for folder in folders:
+        for label, found in find_runs(folder).items():
+            runs.setdefault(label, []).extend(found)
+    for label, found in runs.items():
+        found.sort(key=lambda run: run.seed)
+        if len({run.seed for run in found}) < len(found):
+            raise UcflError(f"{label} comes twice with one seed; give each run once.")
+    every = [run for found in runs.values() for run in found]
+    for run in every:
+        first, other = every[0].about["configuration"], run.about["configuration"]
+        old, new = first["scenario"], other["scenario"]
+        if differ := sorted(key for key in new if new[key] != old.get(key)):
+            raise UcflError(
+                f"{every[0].folder} and {run.folder} cannot be compared: their scenarios differ "
+                f"in {', '.join(differ)}."
+            )
+    for seed in {run.seed for run in every}:
+        if len({r.about["configuration"]["data"] for r in every if r.seed == seed}) > 1:
+            raise UcflError(f"the runs of seed {seed} have different users' data.")
+    return runs
+
+
+def tell(runs: dict[str, list[Run]]) -> Story:
+    """The story of runs by algorithm."""
+    digests = {label: [_digest(run) for run in found] for label, found in runs.items()}
+    every = [digest for found in digests.values() for digest in found]
+    first = every[0]
+    looks = styles(digests)
+    methods = [_method(label, found) | asdict(looks[label]) for label, found in digests.items()]
+    methods.sort(key=lambda method: -np.nan_to_num(method["final"]["mean"]))
+    fedavg = next((method for method in methods if method["label"] == "fedavg"), methods[-1])
+    told: Story = {
+        "scenario": {key: first.scenario[key] for key in ("name", "description")},
+        "users": first.users,
+        "rounds": max(method["rounds"] for method in methods),
+        "seeds": sorted({digest.seed for digest in every}),
+        "methods": methods,
+        "target": {"accuracy": fedavg["mean"][-1], "of": fedavg["label"]},
+        "systems": {name: asdict(system) for name, system in SYSTEMS.items()},
+        "groups": GROUPS,
+        "weight_step": WEIGHT_STEP,
+        "populations": _populations(every),
+        "repeat": _repeat(every),
+    }
+    told["chosen"] = _best(methods, TOLD_THE_GROUPS)
+    told["personal"] = _best(methods, (*TOLD_THE_GROUPS, *SHARED_OR_ALONE))
+    told["answer"] = _answer(told)
+    told["notes"] = _notes(told, digests)
+    return told
+
+
+def method_of(story: Story, label: str) -> dict[str, Any]:
+    """One method of a story."""
+    found: dict[str, Any] = next(m for m in story["methods"] if m["label"] == label)
+    return found
+
+
+def method_curve(method: dict[str, Any], users: int, system: WirelessSystem) -> Curve:
+    """Accuracy against time of a method: what :func:`ucfl.runs.curve` gives for its runs.
+
+    Times are linear in traffic, so those of the seeds' mean traffic are the mean of their times.
+    """
+    rows = [row[1:] for row in method["traffic"] for _ in range(row[0])]
+    times = system.elapsed(Traffic(*method["start"]), np.array(rows).reshape(-1, 3), users)
+    return Curve(times, np.array(method["mean"]), np.array(method["worst"]), system.unit)
+
+
+@dataclass(frozen=True)
+class Collaboration:
+    """Who learns from whom, as a run measured it: W, streams, the silhouette of each k from 1 on.
+
+    ``labels`` are the run's own streams; where it has one for each user, those that are suggested
+    (``own`` says which).
+    """
+
+    of: str
+    weights: Floats
+    labels: NDArray[np.int64]
+    own: bool
+    silhouettes: Floats
+    suggested: int
+    reason: str
+
+    def own_shares(self) -> list[float]:
+        """How much of each stream's mixture comes from its own users."""
+        members = [self.labels == stream for stream in range(int(self.labels.max()) + 1)]
+        return [float(self.weights[np.ix_(here, here)].sum(1).mean()) for here in members]
+
+
+def collaboration(run: Run) -> Collaboration | None:
+    """What the run's collaboration round found; None for methods without one."""
+    if not isinstance(run.algorithm, UserCentric):
+        return None
+    state: Any = run.checkpoint.state
+    weights, labels = state["weights"].double().numpy(), state["labels"].numpy()
+    suggested = int(state["suggested"])
+    own = len(np.unique(labels)) < len(weights)
+    silhouettes = state["silhouettes"].double().numpy()
+    return Collaboration(
+        of=run.algorithm.label,
+        weights=weights,
+        labels=labels if own else fixed_streams(weights, suggested, seed=run.seed).labels,
+        own=own,
+        silhouettes=silhouettes,
+        suggested=suggested,
+        reason=_reason(silhouettes, suggested, run.algorithm.describe(run.checkpoint.state)),
+    )
+
+
+def by_seed(found: Iterable[tuple[int, Collaboration | None]]) -> dict[int, Collaboration]:
+    """One for each seed: the first with fewer streams than users, since it shows a plan in use."""
+    every = [(seed, one) for seed, one in found if one is not None]
+    first: dict[int, Collaboration] = {}
+    for seed, one in sorted(every, key=lambda pair: (pair[0], not pair[1].own)):
+        first.setdefault(seed, one)
+    return first
+
+
+@dataclass(frozen=True)
+class _Digest:
+    """The little that a story takes from a run, whose checkpoint may be large."""
+
+    folder: Path
+    scenario: dict[str, Any]
+    about: dict[str, Any]
+    label: str
+    tested_model: str
+    is_personal: bool
+    seed: int
+    test: Floats
+    validation: Floats
+    start: Traffic
+    traffic: Floats
+    collaboration: Collaboration | None
+
+    @property
+    def users(self) -> int:
+        return len(self.about["users"]["names"])
+
+    @property
+    def rounds(self) -> int:
+        return len(self.traffic)
+
+
+def _digest(run: Run) -> _Digest:
+    run = replace(run)  # the copy's checkpoint goes when the copy goes
+    if not (run.folder / "checkpoint.safetensors").exists() or run.checkpoint.round < 1:
+        raise UcflError(f"{run.folder} has stored no round yet; see it train with ucfl watch.")
+    length = run.checkpoint.round + 1
+    return _Digest(
+        folder=run.folder,
+        scenario=run.scenario.model_dump(mode="json"),
+        about=run.about,
+        label=run.algorithm.label,
+        tested_model=run.algorithm.tested_model,
+        is_personal=run.algorithm.name == UserCentric.name,
+        seed=run.seed,
+        test=run.per_user("test_accuracy")[:length],
+        validation=run.per_user("validation_accuracy")[:length],
+        start=run.start_traffic,
+        traffic=run.checkpoint.traffic.numpy(),
+        collaboration=collaboration(run),
+    )
+
+
+def _reason(silhouettes: Floats, suggested: int, described: str) -> str:
+    highest = int(silhouettes.argmax()) + 1
+    if highest == suggested:
+        return described
+    return (
+        f"{described} The silhouette of k = {highest} is higher by "
+        f"{silhouettes[highest - 1] - silhouettes[suggested - 1]:.3f}, less than the {NEARLY:g} "
+        "that more streams must bring."
+    )
+
+
+def _method(label: str, digests: list[_Digest]) -> dict[str, Any]:
+    """Curves and accuracies of one algorithm, over the rounds that all its seeds have."""
+    rounds = min(digest.rounds for digest in digests)
+    tests = [100 * digest.test[: rounds + 1] for digest in digests]
+    means = np.array([[mean(row) for row in digest.test[: rounds + 1]] for digest in digests])
+    worsts = np.array([[worst(row) for row in digest.test[: rounds + 1]] for digest in digests])
+    low, high = (np.mean([_quantile(test, share) for test in tests], axis=0) for share in BAND)
+    best = [best_round(digest.validation[: rounds + 1]) for digest in digests]
+    picked = np.arange(len(digests)), best
+    traffic = np.mean([digest.traffic[:rounds] for digest in digests], axis=0)
+    start = np.mean([_row(digest.start) for digest in digests], axis=0)
+    return {
+        "label": label,
+        "tested_model": digests[0].tested_model,
+        "personal": digests[0].is_personal,
+        "streams": float(traffic[-1, 0]),
+        "seeds": [digest.seed for digest in digests],
+        "rounds": rounds,
+        "start": start.tolist(),
+        "traffic": _run_lengths(traffic),
+        "mean": means.mean(0).tolist(),
+        "deviation": _rounded(_deviation(means)),
+        "low": _rounded(low),
+        "high": _rounded(high),
+        "worst": _rounded(worsts.mean(0)),
+        "worst_deviation": _rounded(_deviation(worsts)),
+        "final": _summary(means[:, -1], worsts[:, -1]),
+        "best": _summary(means[picked], worsts[picked]),
+    }
+
+
+def _populations(digests: list[_Digest]) -> list[dict[str, Any]]:
+    """Users of each seed (another seed draws other users): who they are, and how they fared."""
+    found, budget = [], MOST_WEIGHTS
+    learnt = by_seed((digest.seed, digest.collaboration) for digest in digests)
+    for seed in sorted({digest.seed for digest in digests}):
+        here = [digest for digest in digests if digest.seed == seed]
+        users = here[0].about["users"]
+        budget -= learnt[seed].weights.size if seed in learnt else 0
+        found.append(
+            {
+                "seed": seed,
+                "names": list(users["names"]),
+                "groups": users.get("groups"),
+                "label_counts": users.get("label_counts"),
+                "test_sizes": users.get("test_sizes"),
+                "accuracy": {digest.label: _rounded(100 * digest.test[-1]) for digest in here},
+                "collaboration": _learnt(learnt[seed], budget >= 0) if seed in learnt else None,
+            }
+        )
+    return found
+
+
+def _learnt(found: Collaboration, with_weights: bool) -> dict[str, Any]:
+    steps = np.rint(found.weights / WEIGHT_STEP).astype(int)
+    return {
+        "of": found.of,
+        "weights": steps.tolist() if with_weights else None,
+        "labels": found.labels.tolist(),
+        "own": found.own,
+        "own_share": _rounded(np.array(found.own_shares()), 4),
+        "silhouettes": _rounded(found.silhouettes, 4),
+        "suggested": found.suggested,
+        "reason": found.reason,
+    }
+
+
+def _repeat(digests: list[_Digest]) -> dict[str, Any]:
+    """All that it takes to make the runs again."""
+    commands = [shlex.join(digest.about["command"]) for digest in digests]
+    abouts = [digest.about for digest in digests]
+    return {
+        "commands": list(dict.fromkeys(commands)),
+        "versions": _distinct(about["versions"] for about in abouts),
+        "machines": _distinct(about["machine"] for about in abouts),
+        "runs": [
+            {
+                "algorithm": digest.label,
+                "seed": digest.seed,
+                "rounds": digest.rounds,
+                "data": digest.about["configuration"]["data"],
+                "model": digest.about["configuration"]["model"],
+                "folder": str(digest.folder),
+            }
+            for digest in digests
+        ],
+        "source": digests[0].about["users"]["source"],
+    }
+
+
+def _best(methods: list[dict[str, Any]], without: Collection[str]) -> str:
+    """The best method but for those; the best of all where there is no other."""
+    left = [method for method in methods if method["label"].partition(":")[0] not in without]
+    return str((left or methods)[0]["label"])
+
+
+def _answer(story: Story) -> list[str]:
+    """The answer in words: which method, how good, for how many streams, at what cost."""
+    best = method_of(story, story["chosen"])
+    seeds = len(best["seeds"])
+    alone = len(story["methods"]) == 1
+    told = [
+        f"{best['label']} {'gives' if alone else 'serves'} the {story['users']} users"
+        f"{'' if alone else ' best:'} {_percent(best['final'])} mean accuracy and "
+        f"{best['final']['worst']:.1f}% for the worst one, with {_streams(best['streams'])} a "
+        f"round ({best['rounds']} rounds, {seeds} seed{'s' * (seeds > 1)})."
+    ]
+    if alone:
+        return told
+    others = [
+        f"{method['label']} reaches {_percent(method['final'])} and "
+        f"{method['final']['worst']:.1f}% for its worst user"
+        for method in story["methods"]
+        if method["label"] in SHARED_OR_ALONE and method is not best
+    ]
+    if others:
+        told.append(f"{'; '.join(others)}.")
+    told += _costs(story, best)
+    told += [
+        f"{method['label']}, which is told the true groups, reaches {_percent(method['final'])}."
+        for method in story["methods"]
+        if method["label"] in TOLD_THE_GROUPS
+    ]
+    return told
+
+
+def _costs(story: Story, best: dict[str, Any]) -> list[str]:
+    """When the best method reaches the target, on each of the paper's systems."""
+    target = story["target"]
+    if best["label"] == target["of"] or math.isnan(target["accuracy"]):
+        return []
+    words = []
+    for name, system in SYSTEMS.items():
+        pair = (best, method_of(story, target["of"]))
+        mine, theirs = (
+            method_curve(method, story["users"], system).time_to_accuracy(target["accuracy"])
+            for method in pair
+        )
+        if math.isfinite(mine):
+            words.append(f"{mine:.0f} T_dl on {name} (instead of {theirs:.0f})")
+    if not words:
+        return []
+    return [f"{best['label']} has {target['of']}'s final accuracy after {', '.join(words)}."]
+
+
+def _notes(story: Story, digests: dict[str, list[_Digest]]) -> list[str]:
+    """What a reader must know about these numbers."""
+    seeds = story["seeds"]
+    notes = [
+        f"Curves are statistics over {story['users']} users"
+        + (f" and {len(seeds)} seeds" if len(seeds) > 1 else "")
+        + ", computed when this report was made; single users are kept for the final round only."
+    ]
+    for label, found in digests.items():
+        short = [d for d in found if d.rounds < d.scenario["rounds"]]
+        if short:
+            notes.append(
+                f"{label} is not finished: {short[0].rounds} of {short[0].scenario['rounds']} "
+                f"rounds (seed {short[0].seed})."
+            )
+        if missing := [seed for seed in seeds if seed not in {d.seed for d in found}]:
+            notes.append(f"{label} lacks seed {', '.join(map(str, missing))}.")
+    if len({method["tested_model"] for method in story["methods"]}) > 1:
+        notes.append(
+            "Methods are tested on the model that each would deploy: "
+            + ", ".join(f"{m['label']}: {m['tested_model']}" for m in story["methods"])
+            + "."
+        )
+    absent = [p for p in story["populations"] if p["label_counts"] is None]
+    if absent:
+        notes.append(
+            "These runs were made before run folders kept sizes, label counts and groups, so those "
+            "are not shown."
+        )
+    return notes
+
+
+def _summary(means: Floats, worsts: Floats) -> dict[str, float]:
+    return {
+        "mean": float(means.mean()),
+        "deviation": float(_deviation(means)),
+        "worst": float(worsts.mean()),
+        "worst_deviation": float(_deviation(worsts)),
+    }
+
+
+def _deviation(values: Floats) -> Floats:
+    """The sample deviation over seeds; 0 for one."""
+    if len(values) < 2:
+        return np.zeros(values.shape[1:])
+    spread: Floats = values.std(0, ddof=1)
+    return spread
+
+
+def _quantile(test: Floats, share: float) -> Floats:
+    """Round by round over the users that have test data."""
+    real = ~np.isnan(test[0])
+    if not real.any():
+        return np.full(len(test), np.nan)
+    found: Floats = np.quantile(test[:, real], share, axis=1)
+    return found
+
+
+def _run_lengths(traffic: Floats) -> list[list[float]]:
+    """[count, down, up, work] of each stretch of equal rounds."""
+    return [[len(list(stretch)), *row] for row, stretch in itertools.groupby(traffic.tolist())]
+
+
+def _row(traffic: Traffic) -> tuple[float, float, float]:
+    return traffic.down, traffic.up, traffic.work
+
+
+def _rounded(values: Floats, digits: int = 3) -> list[float]:
+    found: list[float] = np.round(values, digits).tolist()
+    return found
+
+
+def _distinct(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for item in items:
+        if item not in found:
+            found.append(item)
+    return found
+
+
+def _percent(summary: dict[str, float]) -> str:
+    deviation = f"\u00a0±\u00a0{summary['deviation']:.1f}" if summary["deviation"] else ""
+    return f"{summary['mean']:.1f}{deviation}%"
+
+
+def _streams(count: float) -> str:
+    if count == 0:
+        return "no broadcast"
+    return f"{count:g} broadcast{'s' * (count != 1)}"

@@ -1,0 +1,126 @@
+"""Cells on disk: small, whole or refused, and never mistaken for one another."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from paper.making import result
+from ucfl.errors import UcflError
+from ucfl.paper import EMBEDDED, PAPER, Cell, Store, survey
+from ucfl.paper.items import ITEMS
+from ucfl.paper.printed import CONCEPT_SHIFT, COVARIATE_SHIFT, LABEL_SHIFT
+from ucfl.users import Scenario
+
+ENTRY = PAPER.entry(COVARIATE_SHIFT, "user-centric")
+
+
+def full(seed=0):
+    weights = np.random.default_rng(seed).random((100, 100))
+    return result(
+        ENTRY,
+        seed,
+        weights=weights / weights.sum(1, keepdims=True),
+        silhouettes=np.linspace(0, 1, 100),
+        labels=np.arange(100),
+        groups=np.arange(100) // 25,
+    )
+
+
+def test_a_cell_comes_back_as_it_was_saved_and_is_small(tmp_path):
+    store, saved = Store(tmp_path), full()
+    store.save(saved)
+    assert store.file(saved.cell).stat().st_size < 60_000
+    back = store.load(saved.cell)
+    assert back.cell == saved.cell
+    assert back.about == saved.about
+    for name, values in saved.curves.items():
+        np.testing.assert_allclose(back.curves[name], values, atol=1e-5)
+    for name in ("traffic", "final", "best", "weights", "silhouettes", "labels", "groups"):
+        np.testing.assert_allclose(getattr(back, name), getattr(saved, name), atol=1e-5)
+    assert back.accuracy("mean", "best") == pytest.approx(50)
+    assert store.load(Cell(ENTRY, 1)) is None
+
+
+def test_cells_that_differ_have_names_that_do():
+    cells = [
+        Cell(entry, seed)
+        for form in (PAPER, PAPER.with_rounds(20), EMBEDDED)
+        for item in ITEMS.values()
+        for entry in item.entries(form)
+        for seed in (0, 1)
+    ]
+    names = {cell.name for cell in cells}
+    assert len(names) == len(set(cells))
+    changed = ENTRY.scenario.change({"lr": 0.2})
+    assert Cell(type(ENTRY)(changed, ENTRY.algorithm), 0).name != Cell(ENTRY, 0).name
+
+
+def test_a_scenario_field_that_is_added_later_keeps_stored_cells():
+    class Later(Scenario):
+        novelty: int = 0
+
+    later = Later.model_validate(ENTRY.scenario.model_dump() | {"description": "in other words"})
+    assert Cell(type(ENTRY)(later, ENTRY.algorithm), 0).name == Cell(ENTRY, 0).name
+
+
+def test_a_damaged_cell_is_said_to_be_and_is_to_do(tmp_path):
+    store, cell = Store(tmp_path), full().cell
+    store.save(full())
+    file = store.file(cell)
+    whole = file.read_bytes()
+    for damage in (b"", whole[:100], whole[:-200], whole[:500] + b"x" * 50 + whole[550:]):
+        file.write_bytes(damage)
+        with pytest.raises(UcflError, match="is damaged"):
+            store.load(cell)
+        said = []
+        found = survey([cell], store, "cpu", said.append)
+        assert found.to_do == [cell]
+        assert len(said) == 1
+        assert said[0].endswith("it is run again.")
+
+
+def test_a_cell_under_anothers_name_is_refused(tmp_path):
+    store = Store(tmp_path)
+    store.save(full(seed=0))
+    store.file(Cell(ENTRY, 0)).rename(store.file(Cell(ENTRY, 1)))
+    with pytest.raises(UcflError, match="made with other settings"):
+        store.load(Cell(ENTRY, 1))
+
+
+def test_the_csv_has_a_row_per_cell_and_says_what_was_run(tmp_path):
+    store = Store(tmp_path)
+    sweep = PAPER.entry(COVARIATE_SHIFT, "user-centric:variance_batch=330", 100)
+    for made in (full(1), full(0), result(sweep), result(PAPER.entry(LABEL_SHIFT, "user-centric"))):
+        store.save(made)
+    with store.write_csv().open() as f:
+        rows = list(csv.DictReader(f))
+    assert [(row["scenario"], row["seed"], row["rounds"], row["n_k"]) for row in rows] == [
+        (COVARIATE_SHIFT, "0", "300", "0.3333"),
+        (COVARIATE_SHIFT, "1", "300", "0.3333"),
+        (COVARIATE_SHIFT, "0", "100", "330"),
+        (LABEL_SHIFT, "0", "300", "100"),
+    ]
+    assert rows[0]["mean_best"] == "50.000"
+    assert {
+        "algorithm",
+        "streams",
+        "worst_final",
+        "best_round",
+        "seconds",
+        "device",
+        "versions",
+    } <= set(rows[0])
+
+
+def test_the_forecast_knows_what_methods_cost(tmp_path):
+    store = Store(tmp_path)
+    entry = PAPER.entry(CONCEPT_SHIFT, "fedavg")
+    store.save(result(entry))
+    cells = [Cell(entry, 0), Cell(entry, 1), Cell(PAPER.entry(CONCEPT_SHIFT, "ditto"), 0)]
+    found = survey([*cells, Cell(ENTRY, 0)], store, "cpu")
+    assert [found.seconds[cell] for cell in found.to_do] == [12, 24, None]
+    assert found.forecast == (
+        "1 of 4 cells are there, 3 to do; 2 of them will take about 36 s; "
+        "nothing finished tells how long 1 will take."
+    )

@@ -1,0 +1,185 @@
+"""The whole reproduction in its reduced form: embedded data, the code of the real one."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ucfl
+from ucfl import paper
+from ucfl.paper.printed import CONCEPT_SHIFT, COVARIATE_SHIFT
+from ucfl.runs import Stopped
+
+pytestmark = pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")  # users are tiny
+FORM, SEEDS = paper.EMBEDDED, (0, 1)
+PANELS = {
+    "fig-accuracy": 3,
+    "fig-clusters": 2,
+    "fig-silhouette": 3,
+    "fig-time": 3,
+    "fig-parallel": 2,
+    "fig-batch": 1,
+}
+
+
+class StopAfter:
+    """Ctrl-C at the n-th round."""
+
+    def __init__(self, rounds):
+        self.left = rounds
+
+    def __call__(self, progress):
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def reproduced(tmp_path_factory):
+    """Every item of the reduced form, stopped once on the way."""
+    out = tmp_path_factory.mktemp("results")
+    store = paper.Store(out / FORM.name)
+    cells = paper.in_order(paper.find(["all"]), FORM, SEEDS)
+    with pytest.raises(Stopped):
+        paper.run_cells(cells, store, device="cpu", on_round=StopAfter(7))
+    assert len(list((store.folder / "cells").iterdir())) == 3  # of two rounds each, and one in hand
+    assert len(list((store.folder / "unfinished").iterdir())) == 1
+    found = paper.survey(cells, store, "cpu")
+    assert len(found.done) == 3
+    assert paper.run_cells(found.to_do, store, device="cpu")
+    return out, store, cells
+
+
+@pytest.fixture
+def command(monkeypatch, capfd):
+    """``ucfl reproduce`` in this process: exit code, standard output, standard error."""
+    from ucfl import cli
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["ucfl", "reproduce", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        return stop.value.code, *capfd.readouterr()
+
+    return call
+
+
+def test_every_cell_is_kept_and_nothing_else(reproduced):
+    _, store, cells = reproduced
+    assert {file.stem for file in (store.folder / "cells").iterdir()} == {c.name for c in cells}
+    assert not list((store.folder / "unfinished").iterdir())
+    assert max(file.stat().st_size for file in (store.folder / "cells").iterdir()) < 20_000
+
+
+def test_a_cell_holds_what_its_run_would_say(reproduced, tmp_path):
+    """The fourth cell was stopped after its first round, and went on."""
+    _, store, cells = reproduced
+    for cell in (cells[3], paper.Cell(FORM.entry(CONCEPT_SHIFT, "user-centric"), 1)):
+        kept = store.load(cell)
+        run = ucfl.run(
+            cell.entry.scenario, cell.entry.algorithm, seed=cell.seed, out=tmp_path / cell.name
+        )
+        for who in ("mean", "worst"):
+            for when in ("final", "best"):
+                assert kept.accuracy(who, when) == pytest.approx(run.summary[who][when], abs=1e-4)
+        np.testing.assert_array_equal(kept.traffic, run.checkpoint.traffic.numpy())
+        np.testing.assert_allclose(kept.final, 100 * run.per_user("test_accuracy")[-1], atol=1e-4)
+        validation = 100 * run.per_user("validation_accuracy")
+        np.testing.assert_allclose(
+            kept.curves["validation_mean"], np.nanmean(validation, axis=1), atol=1e-4
+        )
+        assert kept.start_traffic == run.start_traffic
+    np.testing.assert_allclose(kept.weights, run.checkpoint.state["weights"], atol=1e-6)
+    np.testing.assert_array_equal(kept.groups, [0, 0, 1, 1, 2, 2, 3, 3])
+
+
+def test_asked_again_it_prints_at_once(reproduced, command, monkeypatch):
+    """Nothing can be trained here."""
+    monkeypatch.setattr("ucfl.paper.reproduce.federation", None)
+    out, store, cells = reproduced
+    code, said, notes = command("all", "--embedded", "--seeds", "0-1", "--out", out, "--json")
+    assert code == 0, notes
+    assert notes == f"ucfl: {len(cells)} of {len(cells)} cells are there.\n"
+    answer = json.loads(said)
+    assert (answer["form"], answer["reduced"], answer["seeds"]) == ("embedded", True, [0, 1])
+    assert (answer["done"], answer["to_do"]) == (len(cells), 0)
+    assert set(answer["items"]) == set(paper.ITEMS)
+    assert {len(row["seeds"]) for row in answer["items"]["table1"]} == {2}
+    for item, panels in PANELS.items():
+        files = answer["items"][item]
+        assert len(files) == 2 * panels, item
+        for file in files:
+            text = Path(file).read_bytes()
+            assert text.startswith(b"%PDF") or b"<svg" in text
+    answered = [claim for claim in answer["claims"] if claim["holds"] is not None]
+    assert len(answered) == len(answer["claims"]) - 1  # a stand-in is not held against Table I
+    assert len((store.folder / "cells.csv").read_text().splitlines()) == 1 + len(cells)
+
+
+def test_a_person_sees_tables_marked_as_reduced(reproduced, command):
+    out, _, _ = reproduced
+    _, said, _ = command("table1", "fig-batch", "--embedded", "--seeds", "0-1", "--out", out)
+    assert "Table I: average test accuracy – reduced form (embedded)" in said
+    assert "fig-batch-n_k.pdf" in said
+    assert "What the paper claims" in said
+    _, said, _ = command("table2", "--embedded", "--seeds", "0-1", "--out", out, "--markdown")
+    assert "| embedded-emnist-label-shift | Ditto | personalised | 2 | 2 |" in said
+
+
+def test_a_reduced_form_has_a_folder_of_its_own(tmp_path, command):
+    options = ("table2", "--embedded", "--rounds", 1, "--seeds", 0, "--out", tmp_path)
+    code, _, notes = command(*options, "--only", COVARIATE_SHIFT, "--algorithms", "fedavg,oracle")
+    assert code == 0, notes
+    files = [file.name for file in (tmp_path / "embedded-1-rounds" / "cells").iterdir()]
+    assert sorted(name.split("-1rounds")[0] for name in files) == [
+        "embedded-emnist-covariate-shift-fedavg",
+        "embedded-emnist-covariate-shift-oracle",
+    ]
+    listed = json.loads(command(*options, "--list", "--json")[1])
+    assert listed["form"] == "embedded-1-rounds"
+    assert sum(cell["done"] for cell in listed["cells"]) == 2
+    assert listed["forecast"].startswith("2 of 20 cells are there, 18 to do; ")
+    assert command(*options, "--list")[1].count("to do") == 19
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path, command, monkeypatch):
+    monkeypatch.setattr("ucfl.display._plain_lines", lambda: StopAfter(1))
+    options = ("table2", "--embedded", "--seeds", 0, "--out", tmp_path)
+    code, said, notes = command(*options)
+    assert (code, said) == (130, "")
+    assert notes.endswith("stopped after round 1 of a cell; the same command goes on there.\n")
+
+
+def test_at_the_limit_the_cell_at_work_is_kept_where_it_is(tmp_path):
+    store = paper.Store(tmp_path)
+    cells = FORM.entry(CONCEPT_SHIFT, "fedavg").cells([0])
+    shown = []
+
+    def slow(progress):
+        shown.append(progress.round)
+        time.sleep(1.1)
+
+    assert not paper.run_cells(cells, store, device="cpu", limit_seconds=0)
+    assert not shown
+    assert not paper.run_cells(cells, store, device="cpu", limit_seconds=1, on_round=slow)
+    assert shown == [1]
+    assert store.load(cells[0]) is None
+    assert paper.run_cells(cells, store, device="cpu", on_round=slow)
+    assert shown == [1, 2]
+    assert store.load(cells[0]).rounds == 2
+
+
+def test_an_unfinished_cell_that_cannot_go_on_starts_again(tmp_path):
+    store = paper.Store(tmp_path)
+    cells = FORM.entry(CONCEPT_SHIFT, "fedavg").cells([0])
+    with pytest.raises(Stopped):
+        paper.run_cells(cells, store, device="cpu", on_round=StopAfter(1))
+    (store.unfinished(cells[0]) / "checkpoint.safetensors").write_bytes(b"damaged")
+    said = []
+    assert paper.run_cells(cells, store, device="cpu", on_note=said.append)
+    assert said[0].endswith("the cell starts again.")
+    assert store.load(cells[0]).rounds == 2

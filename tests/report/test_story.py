@@ -1,0 +1,170 @@
+"""What a report says, before anybody draws it."""
+
+import json
+
+import numpy as np
+import pytest
+
+import ucfl
+from conftest import make_users
+from report.synthetic import write_runs
+from ucfl.errors import UcflError
+from ucfl.report import gather, page, plain, tell
+from ucfl.report.story import method_curve, method_of
+from ucfl.runs import curve, find_runs
+from ucfl.runs.folder import HISTORY
+from ucfl.wireless import SYSTEMS, WirelessSystem
+
+pytestmark = pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")
+
+QUICK = ucfl.Scenario(name="quick", model="logistic", lr=0.05, batch=8, rounds=3)
+
+
+def quick(out, algorithm="fedavg", **options):
+    users = options.pop("users", None) or make_users([20, 8, 13], groups=[0, 0, 1])
+    ucfl.run(QUICK, algorithm, users=users, out=out, **options)
+    return out
+
+
+def told(*folders):
+    return tell(gather(folders))
+
+
+def test_times_are_those_of_the_runs_themselves(story, runs):
+    for system in [*SYSTEMS.values(), WirelessSystem(rho=0.7, t_min=3.3, mean_delay=2.9)]:
+        for label, each in runs.items():
+            mine = method_curve(method_of(story, label), story["users"], system)
+            theirs = curve(each, system)
+            assert mine.times == pytest.approx(theirs.times, rel=1e-12)
+            assert np.array_equal(mine.mean, theirs.mean)
+            for target in (20, float(theirs.mean[2]), 101):
+                assert mine.time_to_accuracy(target) == pytest.approx(
+                    theirs.time_to_accuracy(target)
+                )
+
+
+def test_accuracies_are_those_of_the_comparison(story, runs):
+    comparison = ucfl.runs.Comparison(next(iter(runs.values()))[0].scenario, (0, 1), runs)
+    for label, row in comparison.to_json()["algorithms"].items():
+        method = method_of(story, label)
+        for when in ("final", "best"):
+            assert method[when]["mean"] == pytest.approx(row["mean"][when])
+            assert method[when]["worst"] == pytest.approx(row["worst"][when])
+            assert method[when]["deviation"] == pytest.approx(row["std"]["mean"][when])
+            assert method[when]["worst_deviation"] == pytest.approx(row["std"]["worst"][when])
+
+
+def test_the_band_over_users_holds_the_middle_of_them(story, runs):
+    method = method_of(story, "fedavg")
+    tests = [100 * run.per_user("test_accuracy") for run in runs["fedavg"]]
+    assert method["low"] == pytest.approx(
+        np.mean([np.quantile(test, 0.1, axis=1) for test in tests], 0), abs=1e-3
+    )
+    assert (np.array(method["low"]) <= np.array(method["mean"]) + 1e-3).all()
+
+
+def test_every_seed_has_its_users_their_data_and_their_streams(story, runs):
+    assert [users["seed"] for users in story["populations"]] == [0, 1]
+    for users in story["populations"]:
+        stored = next(r for r in runs["user-centric:streams=2"] if r.seed == users["seed"])
+        assert np.sum(users["label_counts"], axis=1).tolist() == [80] * 8
+        assert users["groups"] == [0, 0, 0, 0, 1, 1, 1, 1]
+        learnt = users["collaboration"]
+        assert learnt["of"] == "user-centric:streams=2"  # shows a plan in use, so it comes first
+        assert learnt["labels"] == stored.checkpoint.state["labels"].tolist()
+        weights = stored.checkpoint.state["weights"].numpy()
+        assert np.array(learnt["weights"]) * story["weight_step"] == pytest.approx(
+            weights, abs=story["weight_step"]
+        )
+
+
+def test_the_answer_names_a_method_that_was_not_told_the_groups(tmp_path):
+    story = told(quick(tmp_path / "a"), quick(tmp_path / "b", "oracle"))
+    assert story["chosen"] == "fedavg"
+    assert story["answer"][0].startswith("fedavg serves the 3 users best")
+    assert any("told the true groups" in sentence for sentence in story["answer"])
+
+
+def test_one_run_is_not_called_the_best(tmp_path):
+    story = told(quick(tmp_path / "a"))
+    assert len(story["answer"]) == 1
+    assert "best" not in story["answer"][0]
+
+
+def test_a_run_that_is_not_finished_is_told_and_said_to_be_so(tmp_path):
+    def on_round(progress):
+        if progress.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(ucfl.runs.Stopped):
+        quick(tmp_path / "a", on_round=on_round)
+    story = told(tmp_path / "a")
+    assert story["rounds"] == 2
+    assert "fedavg is not finished: 2 of 3 rounds (seed 0)." in story["notes"]
+
+
+def test_users_without_test_data_do_not_break_the_page(tmp_path):
+    pairs = [(np.random.default_rng(i).normal(size=(6, 4)), np.arange(6) % 2) for i in range(3)]
+    nothing = [(x[:0], y[:0]) for x, y in pairs]
+    users = ucfl.Users.from_arrays(pairs, nothing, nothing, classes=2)
+    story = told(quick(tmp_path / "a", users=users))
+    json.dumps(plain(story), allow_nan=False)
+    assert page(story)
+
+
+def test_older_run_folders_are_reported_without_histograms(tmp_path):
+    folder = quick(tmp_path / "a")
+    about = json.loads((folder / "run.json").read_text())
+    about["users"] = {key: about["users"][key] for key in ("names", "source")}
+    (folder / "run.json").write_text(json.dumps(about))
+    story = told(folder)
+    assert any("made before" in note for note in story["notes"])
+    assert page(story)
+
+
+def test_runs_that_cannot_be_compared_are_refused(tmp_path):
+    first = quick(tmp_path / "a")
+    with pytest.raises(UcflError, match="comes twice with one seed"):
+        gather([first, first])
+    other = tmp_path / "b"
+    ucfl.run(QUICK.change({"lr": 0.1}), "local", users=make_users([20, 8, 13]), out=other)
+    with pytest.raises(UcflError, match="scenarios differ in lr"):
+        gather([first, other])
+    third = quick(tmp_path / "c", "local", users=make_users([20, 8, 12]))
+    with pytest.raises(UcflError, match="different users' data"):
+        gather([first, third])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UcflError, match="holds no run"):
+        gather([tmp_path / "empty"])
+
+
+def test_a_run_without_a_stored_round_is_refused(tmp_path):
+    folder = quick(tmp_path / "a")
+    (folder / "checkpoint.safetensors").unlink()
+    (folder / HISTORY).unlink()
+    with pytest.raises(UcflError, match="stored no round yet"):
+        told(folder)
+
+
+def test_the_page_is_one_file_that_names_no_other_place(story):
+    text = page(story)
+    assert text == page(story)
+    assert "{{" not in text.split("<script", 1)[0]
+    for word in ("http://", "https://", "src=", "@import", "url("):
+        rest = text.replace("http://www.w3.org/2000/svg", "").replace("url(#", "")
+        assert word not in rest, word
+    assert "default-src 'none'" in text
+
+
+def test_large_comparisons_are_small_pages(tmp_path):
+    """12 methods x 5 seeds x 300 rounds x 100 users: users become statistics."""
+    write_runs(tmp_path)
+    assert sum(map(len, find_runs(tmp_path).values())) == 60
+    text = page(told(tmp_path))
+    assert len(text.encode()) < 6e6
+
+
+def test_a_huge_w_is_left_out(tmp_path, monkeypatch):
+    folder = quick(tmp_path / "a", "user-centric:streams=2:variance_batch=2")
+    monkeypatch.setattr("ucfl.report.story.MOST_WEIGHTS", 8)
+    assert told(folder)["populations"][0]["collaboration"]["weights"] is None
