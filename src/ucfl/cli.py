@@ -44,6 +44,9 @@ Model = Annotated[str | None, typer.Option(help="A model's name, or your own mod
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")]
 Chunk = Annotated[int | None, typer.Option(help="Users trained side by side.", min=1)]
 Plain = Annotated[bool, typer.Option("--plain", help="One user after another, to debug.")]
+Compile = Annotated[
+    bool, typer.Option("--compile", help="Let PyTorch's compiler fuse the steps: for long runs.")
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where a stopped run stopped.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Replace what the folder holds.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -68,6 +71,7 @@ def run_command(
     device: Device = "auto",
     chunk: Chunk = None,
     plain: Plain = False,
+    compiled: Compile = False,
     checkpoint_seconds: Annotated[
         float, typer.Option(help="Time between checkpoints; 0: every round.", min=0)
     ] = 10.0,
@@ -86,6 +90,7 @@ def run_command(
             device=device,
             chunk=chunk,
             plain=plain,
+            compiled=compiled,
             checkpoint_seconds=checkpoint_seconds,
             on_round=on_round,
             on_note=_say,
@@ -129,6 +134,7 @@ def compare_command(
     device: Device = "auto",
     chunk: Chunk = None,
     plain: Plain = False,
+    compiled: Compile = False,
     as_json: Json = False,
 ) -> None:
     """Compare algorithms on one scenario, over several seeds."""
@@ -145,6 +151,7 @@ def compare_command(
             device=device,
             chunk=chunk,
             plain=plain,
+            compiled=compiled,
             on_round=on_round,
             on_note=_say,
         )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 
-from ucfl.collaboration import choose_streams, collaboration_weights, fixed_streams
+from ucfl.collaboration import choose_streams, collaboration_weights, fixed_streams, streams
 from ucfl.collaboration.streams import NEARLY, Clusterings, centroids
 from ucfl.errors import UcflError
 
@@ -165,3 +165,19 @@ def test_senseless_input_is_one_sentence(call, sentence):
     weights, _ = grouped_weights(20, 4)
     with pytest.raises(UcflError, match=sentence):
         call(weights)
+
+
+def test_very_many_users_are_clustered_as_few_are(monkeypatch):
+    """Fewer dimensions and a sample: the same groups, and nearly the same silhouettes."""
+    rng = np.random.default_rng(0)
+    member = np.eye(5).repeat(60, 0)
+    weights = member @ member.T + 0.3 * rng.random((300, 300))
+    weights /= weights.sum(1, keepdims=True)
+    exact = choose_streams(weights, max_streams=8)
+    monkeypatch.setattr(streams, "LARGE", 200)
+    monkeypatch.setattr(streams, "DIMENSIONS", 20)
+    monkeypatch.setattr(streams, "SAMPLE", 150)
+    large = choose_streams(weights, max_streams=8)
+    assert large.count == exact.count == 5
+    assert large.labels.tolist() == exact.labels.tolist()
+    assert large.silhouettes[5] >= exact.silhouettes[5] - 0.02  # noise directions are left out

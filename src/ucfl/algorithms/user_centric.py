@@ -21,8 +21,11 @@ from ucfl.errors import UcflError, UcflWarning
 from ucfl.federation import Federation, Gradients
 from ucfl.wireless import Traffic
 
-#: The silhouette is only reported, not decided by, when the number of streams is given.
-REPORTED_STREAMS = 100
+#: Streams up to which every k is tried: where k is given the silhouettes are only reported, and
+#: in large federations nobody could afford more.
+MOST_STREAMS = 100
+#: Users up to which ``auto`` tries every k there is.
+EVERY_K = 1000
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,8 @@ class UserCentric(Algorithm):
         found = fed.collaboration_round(theta, self.variance_batch)
         _warn_of_single_batches(fed, found)
         weights = collaboration_weights(found.full, found.variances, fed.sizes)
-        cap = None if self.streams == "auto" else min(fed.m, REPORTED_STREAMS)
+        every = self.streams == "auto" and fed.m <= EVERY_K
+        cap = fed.m if every else min(fed.m, MOST_STREAMS)
         plan = suggested = choose_streams(weights, max_streams=cap, seed=fed.seed)
         if self.streams != "auto":
             count = fed.m if self.streams == "all" else self.streams

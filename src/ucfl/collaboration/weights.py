@@ -13,19 +13,27 @@ from ucfl.errors import UcflError
 
 Array = TypeVar("Array", NDArray[Any], Tensor)
 
+#: Parameters whose gradients are taken to float64 at a time.
+BLOCK = 4096
+
 
 def gradient_distances(gradients: Array) -> Array:
     """Δ_ij = ‖g_i − g_j‖² for all pairs, in float64.
 
     Distances do not change when the mean gradient is taken off first, and then
-    ‖g_i‖² + ‖g_j‖² − 2 g_i·g_j loses no more than rounding of the largest distance.
+    ‖g_i‖² + ‖g_j‖² − 2 g_i·g_j loses no more than rounding of the largest distance. Parameters
+    are taken in blocks: ten thousand users' gradients in float64 at once would fill a machine.
     """
-    g = _double(gradients)
-    g = g - g.mean(0)
-    squares = g.square().sum(1)
-    distances = (squares[:, None] + squares[None, :] - 2 * (g @ g.T)).clamp(min=0)
-    distances.fill_diagonal_(0)
-    return _like(gradients, (distances + distances.T) / 2)
+    rows = torch.as_tensor(gradients)
+    gram = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+    for block in rows.split(BLOCK, dim=1):
+        centred = block.double()
+        centred = centred - centred.mean(0)
+        gram.addmm_(centred, centred.T)
+    squares = gram.diagonal().clone()
+    distances = gram.mul_(-2).add_(squares[:, None]).add_(squares).clamp_(min=0)
+    distances = (distances + distances.T).div_(2).fill_diagonal_(0)
+    return _like(gradients, distances)
 
 
 def collaboration_weights(gradients: Array, variances: Array, sizes: Array) -> Array:

@@ -33,7 +33,7 @@ from ucfl.users import Split, Users
 Result = TypeVar("Result")
 
 #: Steps in a round from which on they are traced; fewer do not pay for the tracing.
-WORTH_TRACING = 64
+WORTH_TRACING = 16
 
 
 class Federation:
@@ -289,7 +289,7 @@ class Federation:
 
     def _slopes(self, weights: Tensor, rest: Tensor, *batch: Any) -> tuple[Tensor, Tensor]:
         self._model.train()
-        if self.plain:
+        if self.plain or (len(weights) == 1 and not self._traced):
             alone: Any = [a if a is None else a[0] for a in batch]
             leaf = weights[0].detach().requires_grad_()
             loss, new_rest = self.user_loss(leaf, rest[0], *alone)

@@ -74,6 +74,7 @@ def compare(
     device: str = "auto",
     chunk: int | None = None,
     plain: bool = False,
+    compiled: bool = False,
     on_round: OnRound | None = None,
     on_note: OnNote | None = None,
 ) -> Comparison:
@@ -88,7 +89,7 @@ def compare(
             raise UcflError(f"the {kind}s {', '.join(map(str, words))} name one twice.")
     runs: dict[str, list[Run]] = {label: [] for label in labels}
     for seed in seeds:
-        fed = federation(scenario, seed, device=device, chunk=chunk, plain=plain)
+        fed = federation(scenario, seed, device=device, chunk=chunk, plain=plain, compiled=compiled)
         data = fed.users.checksum()
         for algorithm in chosen:
             algorithm.check(fed)

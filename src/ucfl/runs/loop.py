@@ -68,6 +68,7 @@ def run(
     device: str = "auto",
     chunk: int | None = None,
     plain: bool = False,
+    compiled: bool = False,
     users: Users | None = None,
     checkpoint_seconds: float = 10.0,
     on_round: OnRound | None = None,
@@ -81,7 +82,9 @@ def run(
     end. Same seed and machine, same numbers, however often it was stopped.
     """
     scenario = adjusted(scenario, rounds)
-    fed = federation(scenario, seed, device=device, chunk=chunk, plain=plain, users=users)
+    fed = federation(
+        scenario, seed, device=device, chunk=chunk, plain=plain, compiled=compiled, users=users
+    )
     return train(
         scenario,
         algorithms.find(algorithm) if isinstance(algorithm, str) else algorithm,
@@ -109,6 +112,7 @@ def federation(
     device: str = "auto",
     chunk: int | None = None,
     plain: bool = False,
+    compiled: bool = False,
     users: Users | None = None,
 ) -> Federation:
     """The federation that a scenario and a seed describe."""
@@ -126,6 +130,7 @@ def federation(
         variance_batch=scenario.variance_batch,
         chunk=chunk,
         plain=plain,
+        compiled=compiled,
     )
 
 
