@@ -55,13 +55,14 @@ def batches(
     steps: Tensor,
     padded: int,
     weights: Tensor | None = None,
+    keyed: bool = True,
 ) -> Iterator[Batch]:
     """The training batches of some users, step by step.
 
     Step s of user i is the (s mod S_i)-th batch of ``batch[i]`` examples in its (s div S_i)-th
     pass; every pass is a new random order, and its last batch may be short. Stacked batches are
     ``padded`` to one width, or, with 0, cut to the first user's. ``weights`` [m, n] are those of
-    all users' examples.
+    all users' examples. Without ``keyed``, steps have no names: no layer asks for them.
     """
     device, train = users.device, data.train
     sizes, ids = train.sizes[users], data.ids[users]
@@ -87,6 +88,6 @@ def batches(
             column < count[:, None] if padded else None,
             None if weights is None else weights[users[:, None], index],
             count,
-            counter_hash(seed, t, ids, step),
+            counter_hash(seed, t, ids, step) if keyed else ids,
             None if step < fewest else (step >= steps)[:, None],
         )

@@ -24,7 +24,7 @@ from ucfl.federation import evaluation
 from ucfl.federation.batches import Batch, batches, passes
 from ucfl.federation.gradients import Gradients, measure
 from ucfl.federation.graphs import Function, Graph
-from ucfl.federation.layers import adapt
+from ucfl.federation.layers import KeyedDropout, adapt
 from ucfl.federation.memory import default_chunk
 from ucfl.federation.rows import Rows
 from ucfl.federation.training import LocalTraining, Pull
@@ -64,6 +64,7 @@ class Federation:
         self.variance_batch = variance_batch
         self._template = copy.deepcopy(model)
         self._model, self._moment = adapt(model)
+        self._keyed = any(isinstance(layer, KeyedDropout) for layer in self._model.modules())
         self._model.to(self.device)
         self.rows = Rows(self._model)
         if self.rows.trainable == 0:
@@ -152,7 +153,8 @@ class Federation:
         batch = torch.full_like(self.sizes, training.batch)
         padded = 0 if self._alike else training.batch
         for one in batches(
-            self.users, everyone, self.seed, t, batch, self.steps_of(training), padded
+            *(self.users, everyone, self.seed, t, batch, self.steps_of(training), padded),
+            keyed=self._keyed,
         ):
             yield Step(self, one, training.lr)
 
@@ -278,7 +280,7 @@ class Federation:
     ) -> Iterator[Batch]:
         """The training batches of some users, ``widest`` the largest of their batch sizes."""
         padded = 0 if self._alike or self.plain else widest
-        return batches(self.users, users, self.seed, t, batch, steps, padded, weights)
+        return batches(self.users, users, self.seed, t, batch, steps, padded, weights, self._keyed)
 
     def gradient(self, weights: Tensor, rest: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Each user's gradient on its batch, and the buffers that came out."""

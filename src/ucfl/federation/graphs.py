@@ -2,7 +2,7 @@
 
 Tracing records what a function does to its tensors, for given shapes. What comes out are plain
 operations, in which slow ones are exchanged for our own (:mod:`~ucfl.federation.convolution` on
-GPUs, average pooling on CPUs). On a GPU the whole graph becomes one CUDA graph: one launch, where
+GPUs, average pooling everywhere). On a GPU the whole graph becomes one CUDA graph: one launch, where
 there were hundreds. With ``compiled``, PyTorch's compiler fuses the operations first.
 """
 
@@ -117,16 +117,17 @@ def _traced(function: Function, arguments: list[Tensor], compiled: bool) -> Func
 
 def _decompositions(device: torch.device) -> dict[Any, Callable[..., Any]]:
     """What to put in the place of slow operations."""
+    ours = {
+        torch.ops.aten.avg_pool2d.default: _average_pool,
+        torch.ops.aten.avg_pool2d_backward.default: _average_pool_backward,
+    }
     if device.type == "cpu":
-        return {
-            torch.ops.aten.avg_pool2d.default: _average_pool,
-            torch.ops.aten.avg_pool2d_backward.default: _average_pool_backward,
-        }
+        return ours
     try:
         from ucfl.federation import convolution
     except ImportError:  # no Triton: PyTorch's own convolutions do
-        return {}
-    return convolution.DECOMPOSITIONS
+        return ours
+    return ours | convolution.DECOMPOSITIONS
 
 
 def _tiles(x: Tensor, kernel: list[int], stride: list[int], padding: Any, divisor: Any) -> bool:
@@ -146,7 +147,7 @@ def _average_pool(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Any:
-    """Rows are added whole, then columns: vectorised, where the CPU kernel goes value by value."""
+    """Rows are added whole, then columns: whole vectors, where PyTorch goes value by value."""
     if not _tiles(x, kernel, stride, padding, divisor_override):
         return NotImplemented
     (height, width), (*outer, rows, columns) = kernel, x.shape
