@@ -266,6 +266,7 @@ def _answer(story: Story) -> list[str]:
     ]
     if alone:
         return told
+    told += _rivals(story, best)
     others = [
         f"{method['label']} reaches {_percent(method['final'])} and "
         f"{method['final']['worst']:.1f}% for its worst user"
@@ -281,6 +282,19 @@ def _answer(story: Story) -> list[str]:
         if method["label"] in TOLD_THE_GROUPS
     ]
     return told
+
+
+def _rivals(story: Story, best: dict[str, Any]) -> list[str]:
+    """Methods that the seeds do not tell from the best one."""
+    lowest = best["final"]["mean"] - best["final"]["deviation"]
+    near = [
+        f"{method['label']} ({_percent(method['final'])})"
+        for method in story["methods"]
+        if method is not best
+        and method["label"] not in TOLD_THE_GROUPS
+        and method["final"]["mean"] >= lowest
+    ]
+    return [f"Within one deviation of it: {', '.join(near)}."] if near else []
 
 
 def _costs(story: Story, best: dict[str, Any]) -> list[str]:
