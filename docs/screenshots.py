@@ -18,7 +18,7 @@ from playwright.sync_api import sync_playwright
 from ucfl.report import FIGURES, Look, gather, page, save, tell
 
 WINDOW = {"width": 1240, "height": 620}
-SHOWN = {"x": 0, "y": 0, "width": 1240, "height": 1650}
+SHOWN = {"x": 0, "y": 0, "width": 1240, "height": 1610}
 FIGURES_SHOWN = ("accuracy-over-time", "weights")
 
 

@@ -85,6 +85,17 @@ def test_the_answer_names_a_method_that_was_not_told_the_groups(tmp_path):
     assert any("told the true groups" in sentence for sentence in story["answer"])
 
 
+def test_the_answer_admits_what_the_seeds_do_not_tell_apart(tmp_path):
+    write_runs(tmp_path, methods=("fedavg", "local", "ditto"), seeds=2, rounds=9, users=8)
+    story = told(tmp_path)
+    best, *others = story["methods"]
+    low = best["final"]["mean"] - best["final"]["deviation"]
+    near = [method["label"] for method in others if method["final"]["mean"] >= low]
+    said = [sentence for sentence in story["answer"] if "Within one deviation" in sentence]
+    assert bool(said) == bool(near)
+    assert all(label in said[0] for label in near)
+
+
 def test_one_run_is_not_called_the_best(tmp_path):
     story = told(quick(tmp_path / "a"))
     assert len(story["answer"]) == 1

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from ucfl.errors import UcflError
 from ucfl.report import figures
-from ucfl.report.story import Collaboration, by_seed, collaboration
+from ucfl.report.collaboration import Collaboration, by_seed, collaboration
 from ucfl.runs import Curve, Run, curve
 from ucfl.runs.folder import mean, worst
 

@@ -12,6 +12,17 @@ from typing import Any
 
 from ucfl.report.story import Story
 
+#: The page's script, in the order in which its parts build on each other; they share one scope.
+SCRIPTS = (
+    "elements.js",
+    "state.js",
+    "chart.js",
+    "comparison.js",
+    "collaboration.js",
+    "users.js",
+    "page.js",
+)
+
 
 def page(story: Story) -> str:
     """The story as one HTML file.
@@ -20,7 +31,8 @@ def page(story: Story) -> str:
     ``<`` escaped, and the page's own script shows it as text. The policy allows that script and
     style by their hashes, and no request to anywhere.
     """
-    template, style, script = (_template(f"page.{end}") for end in ("html", "css", "js"))
+    template, style = _template("page.html"), _template("page.css")
+    script = f'"use strict";\n(() => {{\n{"".join(map(_template, SCRIPTS))}}})();\n'
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
         "base-uri 'none'; form-action 'none'"

@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucfl.algorithms.user_centric import UserCentric
-from ucfl.collaboration import fixed_streams
-from ucfl.collaboration.streams import NEARLY
 from ucfl.errors import UcflError
+from ucfl.report.collaboration import Collaboration, by_seed, collaboration
 from ucfl.report.palette import GROUPS, styles
 from ucfl.runs import Curve, Run, find_runs
 from ucfl.runs.folder import best_round, mean, worst
@@ -112,57 +111,6 @@ def method_curve(method: dict[str, Any], users: int, system: WirelessSystem) -> 
 
 
 @dataclass(frozen=True)
-class Collaboration:
-    """Who learns from whom, as a run measured it: W, streams, the silhouette of each k from 1 on.
-
-    ``labels`` are the run's own streams; where it has one for each user, those that are suggested
-    (``own`` says which).
-    """
-
-    of: str
-    weights: Floats
-    labels: NDArray[np.int64]
-    own: bool
-    silhouettes: Floats
-    suggested: int
-    reason: str
-
-    def own_shares(self) -> list[float]:
-        """How much of each stream's mixture comes from its own users."""
-        members = [self.labels == stream for stream in range(int(self.labels.max()) + 1)]
-        return [float(self.weights[np.ix_(here, here)].sum(1).mean()) for here in members]
-
-
-def collaboration(run: Run) -> Collaboration | None:
-    """What the run's collaboration round found; None for methods without one."""
-    if not isinstance(run.algorithm, UserCentric):
-        return None
-    state: Any = run.checkpoint.state
-    weights, labels = state["weights"].double().numpy(), state["labels"].numpy()
-    suggested = int(state["suggested"])
-    own = len(np.unique(labels)) < len(weights)
-    silhouettes = state["silhouettes"].double().numpy()
-    return Collaboration(
-        of=run.algorithm.label,
-        weights=weights,
-        labels=labels if own else fixed_streams(weights, suggested, seed=run.seed).labels,
-        own=own,
-        silhouettes=silhouettes,
-        suggested=suggested,
-        reason=_reason(silhouettes, suggested, run.algorithm.describe(run.checkpoint.state)),
-    )
-
-
-def by_seed(found: Iterable[tuple[int, Collaboration | None]]) -> dict[int, Collaboration]:
-    """One for each seed: the first with fewer streams than users, since it shows a plan in use."""
-    every = [(seed, one) for seed, one in found if one is not None]
-    first: dict[int, Collaboration] = {}
-    for seed, one in sorted(every, key=lambda pair: (pair[0], not pair[1].own)):
-        first.setdefault(seed, one)
-    return first
-
-
-@dataclass(frozen=True)
 class _Digest:
     """The little that a story takes from a run, whose checkpoint may be large."""
 
@@ -206,17 +154,6 @@ def _digest(run: Run) -> _Digest:
         start=run.start_traffic,
         traffic=run.checkpoint.traffic.numpy(),
         collaboration=collaboration(run),
-    )
-
-
-def _reason(silhouettes: Floats, suggested: int, described: str) -> str:
-    highest = int(silhouettes.argmax()) + 1
-    if highest == suggested:
-        return described
-    return (
-        f"{described} The silhouette of k = {highest} is higher by "
-        f"{silhouettes[highest - 1] - silhouettes[suggested - 1]:.3f}, less than the {NEARLY:g} "
-        "that more streams must bring."
     )
 
 
@@ -329,6 +266,7 @@ def _answer(story: Story) -> list[str]:
     ]
     if alone:
         return told
+    told += _rivals(story, best)
     others = [
         f"{method['label']} reaches {_percent(method['final'])} and "
         f"{method['final']['worst']:.1f}% for its worst user"
@@ -344,6 +282,19 @@ def _answer(story: Story) -> list[str]:
         if method["label"] in TOLD_THE_GROUPS
     ]
     return told
+
+
+def _rivals(story: Story, best: dict[str, Any]) -> list[str]:
+    """Methods that the seeds do not tell from the best one."""
+    lowest = best["final"]["mean"] - best["final"]["deviation"]
+    near = [
+        f"{method['label']} ({_percent(method['final'])})"
+        for method in story["methods"]
+        if method is not best
+        and method["label"] not in TOLD_THE_GROUPS
+        and method["final"]["mean"] >= lowest
+    ]
+    return [f"Within one deviation of it: {', '.join(near)}."] if near else []
 
 
 def _costs(story: Story, best: dict[str, Any]) -> list[str]:

@@ -1,0 +1,79 @@
+"""Who learns from whom, read from the runs that measured it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ucfl.algorithms.user_centric import UserCentric
+from ucfl.collaboration import fixed_streams
+from ucfl.collaboration.streams import NEARLY
+from ucfl.runs import Run
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Collaboration:
+    """Who learns from whom, as a run measured it: W, streams, the silhouette of each k from 1 on.
+
+    ``labels`` are the run's own streams; where it has one for each user, those that are suggested
+    (``own`` says which).
+    """
+
+    of: str
+    weights: Floats
+    labels: NDArray[np.int64]
+    own: bool
+    silhouettes: Floats
+    suggested: int
+    reason: str
+
+    def own_shares(self) -> list[float]:
+        """How much of each stream's mixture comes from its own users."""
+        members = [self.labels == stream for stream in range(int(self.labels.max()) + 1)]
+        return [float(self.weights[np.ix_(here, here)].sum(1).mean()) for here in members]
+
+
+def collaboration(run: Run) -> Collaboration | None:
+    """What the run's collaboration round found; None for methods without one."""
+    if not isinstance(run.algorithm, UserCentric):
+        return None
+    state: Any = run.checkpoint.state
+    weights, labels = state["weights"].double().numpy(), state["labels"].numpy()
+    suggested = int(state["suggested"])
+    own = len(np.unique(labels)) < len(weights)
+    silhouettes = state["silhouettes"].double().numpy()
+    return Collaboration(
+        of=run.algorithm.label,
+        weights=weights,
+        labels=labels if own else fixed_streams(weights, suggested, seed=run.seed).labels,
+        own=own,
+        silhouettes=silhouettes,
+        suggested=suggested,
+        reason=_reason(silhouettes, suggested, run.algorithm.describe(run.checkpoint.state)),
+    )
+
+
+def by_seed(found: Iterable[tuple[int, Collaboration | None]]) -> dict[int, Collaboration]:
+    """One for each seed: the first with fewer streams than users, since it shows a plan in use."""
+    every = [(seed, one) for seed, one in found if one is not None]
+    first: dict[int, Collaboration] = {}
+    for seed, one in sorted(every, key=lambda pair: (pair[0], not pair[1].own)):
+        first.setdefault(seed, one)
+    return first
+
+
+def _reason(silhouettes: Floats, suggested: int, described: str) -> str:
+    highest = int(silhouettes.argmax()) + 1
+    if highest == suggested:
+        return described
+    return (
+        f"{described} The silhouette of k = {highest} is higher by "
+        f"{silhouettes[highest - 1] - silhouettes[suggested - 1]:.3f}, less than the {NEARLY:g} "
+        "that more streams must bring."
+    )

@@ -1,0 +1,354 @@
+// Who learns from whom: W, the streams, the silhouettes.
+
+const population = () => story.populations[state.population];
+const groupColour = (group) => both(story.groups[group % story.groups.length]);
+const sizeOf = (users, i) =>
+  users.label_counts ? users.label_counts[i].reduce((sum, count) => sum + count, 0) : null;
+
+function showCollaboration() {
+  const users = population(),
+    learnt = users.collaboration;
+  find("collaboration-body").hidden = !learnt;
+  if (!learnt) {
+    find("collaboration-hint").textContent =
+      `No run of user-centric has seed ${users.seed}, so nobody measured who learns usefully from whom.`;
+    return;
+  }
+  const count = Math.max(...learnt.labels) + 1;
+  find("collaboration-hint").textContent =
+    `Row i holds the weights with which user i's model mixes everybody's, measured in one round before training (${learnt.of}, seed ${users.seed}). ` +
+    (learnt.own
+      ? `Frames are the ${plural(count, "stream")} that the run used.`
+      : `The run has a stream for each user; frames are the ${plural(count, "stream")} that the silhouette suggests.`);
+  showHeat(users, learnt);
+  showGraph(users, learnt, count);
+  showSilhouettes(users, learnt);
+}
+
+let heat = null;
+
+function showHeat(users, learnt) {
+  const canvas = find("heat"),
+    host = canvas.parentElement;
+  canvas.hidden = find("ramp").hidden = find("heat-details").hidden = !learnt.weights;
+  if (!learnt.weights) {
+    heat = null;
+    find("heat-caption").textContent = "Left out, so that this file stays small.";
+    return;
+  }
+  const order = learnt.labels
+    .map((_, i) => i)
+    .sort((a, b) => learnt.labels[a] - learnt.labels[b] || a - b);
+  const m = order.length,
+    strip = users.groups ? 9 : 0;
+  const most = Math.max(...learnt.weights.map((row) => Math.max(...row)), 1);
+  const side = Math.max(240, Math.min(500, host.clientWidth)),
+    sharp = window.devicePixelRatio || 1;
+  canvas.width = canvas.height = Math.round(side * sharp);
+  canvas.style.aspectRatio = "1";
+  const cell = (side - strip - 1) / m;
+  const style = getComputedStyle(document.documentElement);
+  const probe = element("i", {});
+  document.body.append(probe);
+  const colour = (value) => {
+    probe.style.color = value;
+    return getComputedStyle(probe).color;
+  };
+  const channels = (value) =>
+    colour(value)
+      .match(/[\d.]+/g)
+      .slice(0, 3)
+      .map(Number);
+  const low = channels("var(--heat-low)"),
+    top = channels("var(--heat-high)"),
+    frame = colour("var(--frame)"),
+    ink = colour("var(--ink)");
+  const groups = users.groups?.map((group) => colour(groupColour(group)));
+  probe.remove();
+  const shade = (share) =>
+    `rgb(${low.map((from, i) => Math.round(from + (top[i] - from) * share ** 0.8)).join(" ")})`;
+  const brush = canvas.getContext("2d");
+  const draw = () => {
+    brush.setTransform(sharp, 0, 0, sharp, 0, 0);
+    brush.clearRect(0, 0, side, side);
+    order.forEach((i, row) => {
+      order.forEach((j, column) => {
+        brush.fillStyle = shade(learnt.weights[i][j] / most);
+        brush.fillRect(
+          strip + column * cell,
+          strip + row * cell,
+          Math.ceil(cell * sharp) / sharp,
+          Math.ceil(cell * sharp) / sharp,
+        );
+      });
+      if (groups) {
+        brush.fillStyle = groups[i];
+        brush.fillRect(0, strip + row * cell, strip - 3, cell + 0.3);
+        brush.fillRect(strip + row * cell, 0, cell + 0.3, strip - 3);
+      }
+    });
+    brush.strokeStyle = frame;
+    brush.lineWidth = 1.5;
+    for (let start = 0, end = 1; end <= m; end++) {
+      if (end < m && learnt.labels[order[end]] === learnt.labels[order[start]]) continue;
+      brush.strokeRect(
+        strip + start * cell + 0.5,
+        strip + start * cell + 0.5,
+        (end - start) * cell - 1,
+        (end - start) * cell - 1,
+      );
+      start = end;
+    }
+    const [row, column] = state.cell;
+    brush.strokeStyle = ink;
+    brush.lineWidth = 2;
+    brush.strokeRect(
+      strip + column * cell,
+      strip + row * cell,
+      Math.max(3, cell),
+      Math.max(3, cell),
+    );
+  };
+  const choose = (row, column) => {
+    state.cell = [Math.min(m - 1, Math.max(0, row)), Math.min(m - 1, Math.max(0, column))];
+    draw();
+    showPair(users, learnt, order[state.cell[0]], order[state.cell[1]]);
+  };
+  heat = {
+    draw,
+    choose,
+    at: (event) => {
+      const box = canvas.getBoundingClientRect();
+      return [event.clientY - box.top, event.clientX - box.left].map((place) =>
+        Math.floor(((place * side) / box.width - strip) / cell),
+      );
+    },
+  };
+  canvas.setAttribute(
+    "aria-label",
+    `Heat map of the ${m} by ${m} weights, ordered by stream. Arrow keys move from cell to cell.`,
+  );
+  find("ramp").replaceChildren("0", element("i", {}), `${(most * story.weight_step).toFixed(3)}`);
+  find("heat-caption").textContent = users.groups
+    ? "The coloured edges show each user's true group, which nobody told the method."
+    : "";
+  // To begin with, the first user and the one whom it learns most from.
+  const others = order.map((j, column) => (column ? learnt.weights[order[0]][j] : -1));
+  choose(...(state.cell ?? [0, Math.max(0, others.indexOf(Math.max(...others)))]));
+}
+
+function histogram(counts, colour) {
+  const most = Math.max(...counts, 1),
+    height = 46,
+    wide = 240;
+  const each = wide / counts.length;
+  return drawn(
+    "svg",
+    {
+      viewBox: `0 0 ${wide} ${height + 12}`,
+      width: wide,
+      height: height + 12,
+      role: "img",
+      "aria-label": `examples of each label: ${counts.map((count, label) => `${label}: ${count}`).join(", ")}`,
+    },
+    ...counts.map((count, label) =>
+      drawn("rect", {
+        class: "who",
+        colour,
+        x: label * each + each * 0.1,
+        width: each * 0.8,
+        y: height - (height * count) / most,
+        height: (height * count) / most,
+      }),
+    ),
+    ...counts.map((_, label) =>
+      each >= 12 || label % 10 === 0
+        ? drawn(
+            "text",
+            { x: (label + 0.5) * each, y: height + 11, "text-anchor": "middle" },
+            String(label),
+          )
+        : null,
+    ),
+  );
+}
+
+function showPair(users, learnt, i, j) {
+  const about = (user) => {
+    const size = sizeOf(users, user),
+      parts = [`stream ${learnt.labels[user]}`];
+    if (users.groups) parts.push(`true group ${users.groups[user]}`);
+    if (size !== null) parts.push(`${size} training examples`);
+    return [
+      element("p", {}, parts.join(" · ")),
+      users.label_counts
+        ? histogram(
+            users.label_counts[user],
+            users.groups ? groupColour(users.groups[user]) : "var(--accent)",
+          )
+        : null,
+    ];
+  };
+  const share =
+    learnt.weights[i].reduce(
+      (sum, value, user) => sum + (learnt.labels[user] === learnt.labels[i] ? value : 0),
+      0,
+    ) * story.weight_step;
+  find("heat-details").replaceChildren(
+    element(
+      "p",
+      { class: "weight" },
+      `${(100 * learnt.weights[i][j] * story.weight_step).toFixed(2)}%`,
+    ),
+    element(
+      "p",
+      {},
+      "of ",
+      name(users.names[i]),
+      i === j ? "'s model is its own update" : "'s model comes from ",
+      i === j ? "" : name(users.names[j]),
+      `; ${(100 * share).toFixed(0)}% comes from its own stream, an even share would be ${(100 / users.names.length).toFixed(1)}%.`,
+    ),
+    element(
+      "div",
+      { class: "two" },
+      ...(i === j ? [i] : [i, j]).map((user) =>
+        element("div", {}, element("h4", {}, name(users.names[user])), ...about(user)),
+      ),
+    ),
+  );
+}
+
+function showGraph(users, learnt, count) {
+  const host = find("graph"),
+    width = Math.max(280, host.clientWidth);
+  const serverX = 34,
+    streamX = Math.min(150, width * 0.3),
+    dotsX = streamX + 34,
+    gap = 15;
+  const perLine = Math.max(4, Math.floor((width - dotsX - 6) / gap));
+  const members = Array.from({ length: count }, (_, s) =>
+    learnt.labels.flatMap((label, user) => (label === s ? [user] : [])),
+  );
+  let y = 8;
+  const rows = members.map((inside) => {
+    const height = 24 + Math.ceil(inside.length / perLine) * gap + 10;
+    const row = { inside, top: y, middle: y + height / 2 - 5 };
+    y += height;
+    return row;
+  });
+  const middle = y / 2 - 5;
+  const picture = drawn("svg", {
+    width,
+    height: y,
+    viewBox: `0 0 ${width} ${y}`,
+    role: "img",
+    "aria-label": `The server sends ${plural(count, "stream")}: ${members.map((inside, s) => `stream ${s} to ${plural(inside.length, "user")}, ${(100 * learnt.own_share[s]).toFixed(0)}% of whose weight lies on its own users`).join("; ")}.`,
+  });
+  for (const row of rows)
+    picture.append(
+      drawn("path", {
+        class: "link",
+        d: `M${serverX},${middle}C${(serverX + streamX) / 2},${middle} ${(serverX + streamX) / 2},${row.middle} ${streamX},${row.middle}`,
+      }),
+    );
+  rows.forEach((row, s) => {
+    picture.append(
+      drawn("circle", { class: "node", cx: streamX, cy: row.middle, r: 12 }),
+      drawn(
+        "text",
+        { class: "on-node", x: streamX, y: row.middle + 4, "text-anchor": "middle" },
+        String(s),
+      ),
+    );
+    picture.append(
+      drawn(
+        "text",
+        { x: dotsX - 6, y: row.top + 14 },
+        `${plural(row.inside.length, "user")} · ${(100 * learnt.own_share[s]).toFixed(0)}% from their own`,
+      ),
+    );
+    row.inside.forEach((user, i) => {
+      const dot = drawn("circle", {
+        class: "who",
+        colour: users.groups ? groupColour(users.groups[user]) : "var(--accent)",
+        cx: dotsX + (i % perLine) * gap,
+        cy: row.top + 28 + Math.floor(i / perLine) * gap,
+        r: 5.5,
+      });
+      dot.addEventListener("pointermove", (event) =>
+        showTooltip(event, element("bdi", {}, users.names[user]), [
+          ...(users.groups
+            ? [[swatch(groupColour(users.groups[user])), "true group", String(users.groups[user])]]
+            : []),
+          ...methods
+            .filter((method) => users.accuracy[method.label])
+            .map((method) => [
+              sample(method),
+              method.label,
+              percent(users.accuracy[method.label][user]),
+            ]),
+        ]),
+      );
+      dot.addEventListener("pointerleave", hideTooltip);
+      picture.append(dot);
+    });
+  });
+  picture.append(
+    drawn("rect", { class: "node", x: serverX - 29, y: middle - 13, width: 58, height: 26, rx: 6 }),
+    drawn(
+      "text",
+      { class: "on-node", x: serverX, y: middle + 4, "text-anchor": "middle" },
+      "server",
+    ),
+  );
+  host.replaceChildren(
+    element("h3", {}, "The streams"),
+    picture,
+    element(
+      "p",
+      { class: "caption" },
+      `Dots are users${users.groups ? ", coloured by true group" : ""}; the share is what a stream's mixture takes from its own users.`,
+    ),
+  );
+}
+
+function showSilhouettes(users, learnt) {
+  const others = story.populations.filter((one) => one.collaboration && one !== users);
+  const along = (scores) => scores.map((_, i) => i + 1);
+  const series = [
+    ...others.map((one) => ({
+      label: `seed ${one.seed}`,
+      colour: "var(--soft)",
+      faint: true,
+      x: along(one.collaboration.silhouettes),
+      y: one.collaboration.silhouettes,
+    })),
+    {
+      label: "silhouette",
+      colour: "var(--accent)",
+      strong: true,
+      dots: true,
+      x: along(learnt.silhouettes),
+      y: learnt.silhouettes,
+    },
+  ];
+  const k = learnt.suggested,
+    last = Math.max(...series.map((one) => one.x.length), 2);
+  chart(find("silhouette-chart"), {
+    series,
+    height: 250,
+    whole: true,
+    x: [1, last],
+    y: bounds([...series.flatMap((one) => one.y), 0], -1, 1),
+    xLabel: "number of streams k",
+    yLabel: "silhouette",
+    title: `Silhouette against the number of streams; the recommended number is ${k}, with ${learnt.silhouettes[k - 1].toFixed(2)}.`,
+    xTitle: (streams) => `k = ${streams}`,
+    format: (value) => value.toFixed(3),
+    marks: [{ x: k, y: learnt.silhouettes[k - 1], colour: "var(--accent)", label: `k = ${k}` }],
+  });
+  find("verdict").textContent = `Take k = ${k}`;
+  find("reason").textContent =
+    learnt.reason + (others.length ? " Faint lines are the other seeds." : "");
+}

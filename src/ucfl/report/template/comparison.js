@@ -1,0 +1,315 @@
+// The head, accuracy over rounds, and time on air.
+
+function showHead() {
+  const seeds = story.seeds.length;
+  find("title").append(element("bdi", {}, story.scenario.name));
+  find("about").textContent =
+    `${plural(story.users, "user")} · ${plural(methods.length, "method")} · ${plural(story.rounds, "round")} · ${seeds === 1 ? `seed ${story.seeds[0]}` : `${seeds} seeds`}${story.scenario.description ? ` · ${story.scenario.description}` : ""}`;
+  find("answer").textContent = story.answer[0];
+  find("rest").textContent = story.answer.slice(1).join(" ");
+  const best = byLabel(story.chosen),
+    base = byLabel("fedavg");
+  const tile = (term, value, extra) =>
+    element(
+      "div",
+      {},
+      element("dt", {}, term),
+      element("dd", {}, value, extra ? element("small", {}, extra) : null),
+    );
+  const over =
+    base && base !== best ? `${signed(best.final.mean - base.final.mean)} over fedavg` : "";
+  const worst =
+    base && base !== best ? `${signed(best.final.worst - base.final.worst)} over fedavg` : "";
+  const tiles = [
+    tile("mean accuracy", percent(best.final.mean), over),
+    tile("worst user", percent(best.final.worst), worst),
+    tile("broadcasts a round", String(best.streams), `for ${plural(story.users, "user")}`),
+  ];
+  if (base && base !== best) {
+    const time = (method) => {
+      const reached = method.mean.findIndex((value) => value >= story.target.accuracy);
+      return reached < 0 ? Infinity : times(method, firstSystem)[reached];
+    };
+    const ratio = time(base) / time(best);
+    if (Number.isFinite(ratio))
+      tiles.push(
+        tile(
+          `to fedavg's accuracy, ${Object.keys(story.systems)[0]}`,
+          `${ratio.toFixed(1)}×`,
+          ratio >= 1 ? "sooner than fedavg" : "of fedavg's pace",
+        ),
+      );
+  }
+  find("tiles").append(...tiles);
+}
+
+function showChips() {
+  for (const host of every("[data-chips]")) {
+    host.replaceChildren(
+      ...methods.map((method) => {
+        return element(
+          "button",
+          {
+            type: "button",
+            "aria-pressed": String(!state.hidden.has(method.label)),
+            title: method.label,
+            "data-toggle": method.label,
+            on: {
+              click: () => {
+                if (!state.hidden.delete(method.label)) state.hidden.add(method.label);
+                every("[data-toggle]")
+                  .filter((button) => button.dataset.toggle === method.label)
+                  .forEach((button) =>
+                    button.setAttribute("aria-pressed", String(!state.hidden.has(method.label))),
+                  );
+                showRounds();
+                showTimes();
+              },
+            },
+          },
+          sample(method),
+          element("bdi", {}, method.label),
+        );
+      }),
+    );
+  }
+}
+
+function showRounds() {
+  const seeds = story.seeds.length;
+  const worst = state.what === "worst";
+  const series = shown().map((method) => {
+    const y = worst ? method.worst : method.mean;
+    const off = worst ? method.worst_deviation : method.deviation;
+    const one = {
+      label: method.label,
+      colour: method.colour,
+      dashes: method.dashes,
+      strong: method.label === story.chosen,
+      x: y.map((_, i) => i),
+      y,
+      method,
+    };
+    if (state.band === "seeds" && seeds > 1)
+      Object.assign(one, {
+        low: y.map((value, i) => value - off[i]),
+        high: y.map((value, i) => value + off[i]),
+      });
+    if (state.band === "users" && !worst)
+      Object.assign(one, { low: method.low, high: method.high });
+    return one;
+  });
+  const all = series.flatMap((one) => [...one.y, ...(one.low ?? []), ...(one.high ?? [])]);
+  chart(find("rounds-chart"), {
+    series,
+    height: high(),
+    whole: true,
+    x: [0, story.rounds],
+    y: bounds(all, 0, 100),
+    xLabel: "round",
+    yLabel: `${worst ? "worst user's" : "mean"} test accuracy in %`,
+    title: `Accuracy over rounds. ${series.map((one) => `${one.label} ends at ${percent(one.y.at(-1))}`).join("; ")}.`,
+    xTitle: (round) => `round ${round}`,
+    format: (value, one, i) =>
+      one.low
+        ? `${percent(value)}  (${one.low[i]?.toFixed(0) ?? "–"}–${one.high[i]?.toFixed(0) ?? "–"})`
+        : percent(value),
+  });
+  every("[data-what]").forEach((button) =>
+    button.setAttribute("aria-pressed", String(button.dataset.what === state.what)),
+  );
+  every("[data-band]").forEach((button) => {
+    button.setAttribute("aria-pressed", String(button.dataset.band === state.band));
+    button.disabled =
+      (button.dataset.band === "users" && worst) || (button.dataset.band === "seeds" && seeds < 2);
+  });
+  const lines = seeds > 1 ? `Lines are means over ${seeds} seeds. ` : "";
+  find("rounds-caption").textContent =
+    lines +
+    (state.band === "none" || (worst && state.band === "users")
+      ? ""
+      : state.band === "users"
+        ? "The band holds the middle 80% of the users (10% do worse, 10% better)."
+        : seeds > 1
+          ? "The band is one sample deviation over seeds either side."
+          : "");
+}
+
+function table(host, heads, rows) {
+  host.replaceChildren(
+    element(
+      "thead",
+      {},
+      element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head))),
+    ),
+    element(
+      "tbody",
+      {},
+      ...rows.map(([first, ...cells]) =>
+        element(
+          "tr",
+          {},
+          element("th", { scope: "row" }, first),
+          ...cells.map((cell) =>
+            cell instanceof HTMLTableCellElement ? cell : element("td", {}, cell),
+          ),
+        ),
+      ),
+    ),
+  );
+}
+
+function showRoundsTable() {
+  const pair = (value, off) =>
+    value === null ? "–" : off ? `${value.toFixed(1)} ± ${off.toFixed(1)}` : value.toFixed(1);
+  table(
+    find("rounds-table"),
+    [
+      "method",
+      "tested model",
+      "mean, final",
+      "mean, validation's round",
+      "worst, final",
+      "worst, validation's round",
+      "broadcasts",
+      "rounds",
+      "seeds",
+    ],
+    methods.map((method) => [
+      name(method.label),
+      method.tested_model,
+      pair(method.final.mean, method.final.deviation),
+      pair(method.best.mean, method.best.deviation),
+      pair(method.final.worst, method.final.worst_deviation),
+      pair(method.best.worst, method.best.worst_deviation),
+      short(method.streams),
+      String(method.rounds),
+      method.seeds.join(", "),
+    ]),
+  );
+}
+
+function showTimes() {
+  const { system } = state;
+  for (const key of ["rho", "t_min", "mean_delay"]) {
+    find(key).value = system[key];
+    find(`${key}-out`).textContent = short(system[key]);
+  }
+  every("[data-system]").forEach((button) => {
+    const wanted = story.systems[button.dataset.system];
+    button.setAttribute(
+      "aria-pressed",
+      String(Object.keys(wanted).every((key) => wanted[key] === system[key])),
+    );
+  });
+  find("streams-out").textContent = String(state.streams);
+  find("target-out").textContent = percent(state.target);
+  showStreamsNote();
+
+  const race = raced();
+  const ends = race.map((one) => one.x.at(-1)),
+    arrivals = race.map((one) => one.time).filter(Number.isFinite);
+  const end = Math.max(1e-9, ...ends),
+    finish = state.whole || !arrivals.length ? end : Math.min(end, 1.15 * Math.max(...arrivals));
+  const series = race.map(({ method, x, y }) => ({
+    label: method.label,
+    colour: method.colour,
+    dashes: method.dashes,
+    strong: method.label === story.chosen,
+    x,
+    y,
+  }));
+  chart(find("time-chart"), {
+    series,
+    height: high(),
+    step: true,
+    x: [0, finish],
+    y: bounds(
+      race.flatMap((one) => one.y),
+      0,
+      100,
+    ),
+    xLabel: "time in units of one broadcast, T_dl",
+    yLabel: "mean test accuracy in %",
+    rule: { value: state.target, label: `target ${percent(state.target)}` },
+    title: `Accuracy against time. ${race.map(({ method, time }) => `${method.label} ${Number.isFinite(time) ? `reaches the target at ${short(time)}` : "never reaches the target"}`).join("; ")}.`,
+    xTitle: (time) => `after ${short(time)} T_dl`,
+    format: (value, one, i) => `${percent(value)}  (round ${i})`,
+  });
+
+  find("bars-head").textContent = `Time to ${percent(state.target)} mean accuracy`;
+  const longest = Math.max(1e-9, ...arrivals);
+  race.sort((a, b) => (a.time === b.time ? b.y.at(-1) - a.y.at(-1) : a.time - b.time));
+  find("bars").replaceChildren(
+    element(
+      "thead",
+      { class: "unseen" },
+      element(
+        "tr",
+        {},
+        ...["method", "bar", "time in T_dl", "rounds"].map((head) =>
+          element("th", { scope: "col" }, head),
+        ),
+      ),
+    ),
+    element(
+      "tbody",
+      {},
+      ...race.map(({ method, x, y, reached, time }) => {
+        const never = !Number.isFinite(time);
+        const each = roundTime(method.traffic.at(-1).slice(1), system);
+        return element(
+          "tr",
+          {
+            class: `${never ? "never" : ""} ${method.imagined ? "what-if" : ""}`,
+            "data-bar": method.label,
+            "data-time": time,
+          },
+          element("th", { scope: "row" }, sample(method), name(method.label)),
+          element(
+            "td",
+            { class: "track" },
+            element("span", {
+              class: "fill",
+              colour: method.colour,
+              "width%": never ? 0 : (100 * time) / longest,
+            }),
+          ),
+          element("td", {}, never ? "never" : short(time)),
+          element(
+            "td",
+            {},
+            element(
+              "small",
+              {},
+              never
+                ? `ends at ${percent(y.at(-1))}`
+                : `${plural(reached, "round")} of ${short(each)}`,
+            ),
+          ),
+        );
+      }),
+    ),
+  );
+}
+
+function showStreamsNote() {
+  const note = find("streams-note"),
+    guess = whatIf(state.streams),
+    k = state.streams;
+  if (!guess) {
+    note.textContent = "No run of user-centric is here, so there are no streams to choose.";
+    return;
+  }
+  const { system } = state;
+  const up = guess.measured ?? guess.borrowed,
+    traffic = [k, ...up.traffic.at(-1).slice(2)];
+  const lasts = roundTime(traffic, system),
+    once = roundTime([1, 1, 1], system);
+  const parts = `${k} down + ${short(system.rho * traffic[1])} up + ${short(traffic[2] * computing(system))} computing`;
+  const cost = `A round with ${plural(k, "stream")} lasts ${short(lasts)} T_dl (${parts}), ${(lasts / once).toFixed(2)} times FedAvg's.`;
+  const origin = guess.measured
+    ? ` Measured: k = ${k} was run, as ${guess.measured.label}.`
+    : ` k = ${k} was not run. The dotted curve has its true round time and borrows its accuracy from the nearest run, ${guess.borrowed.label} (k = ${short(guess.borrowed.streams)}); to know its accuracy, run user-centric:streams=${k}.`;
+  note.textContent = cost + origin;
+}

@@ -1,0 +1,74 @@
+// What the page shows, and what rounds cost: time as ucfl.wireless computes it.
+
+const story = JSON.parse(document.getElementById("story").textContent);
+
+const methods = story.methods.map((method) => ({
+  ...method,
+  colour: both([method.light, method.dark]),
+}));
+const personal = methods.filter((method) => method.personal);
+const byLabel = (label) => methods.find((method) => method.label === label);
+const firstSystem = Object.values(story.systems)[0];
+const state = {
+  hidden: new Set(),
+  what: "mean",
+  band: story.seeds.length > 1 ? "seeds" : "users",
+  system: { ...firstSystem },
+  streams: Math.round(
+    (personal.find((method) => method.label === story.personal) ?? personal[0])?.streams ?? 1,
+  ),
+  target: story.target.accuracy,
+  whole: false,
+  population: 0,
+  focus: story.personal,
+  sort: null,
+  cell: null,
+};
+const shown = () => methods.filter((method) => !state.hidden.has(method.label));
+
+let slowest = 0; // H_m: the slowest of m exponential delays, in units of their mean
+for (let i = story.users; i >= 1; i--) slowest += 1 / i;
+const computing = (system) => system.t_min + system.mean_delay * slowest;
+const roundTime = ([down, up, work], system) => down + system.rho * up + work * computing(system);
+
+function times(method, system) {
+  const found = [roundTime(method.start, system)];
+  for (const [count, ...traffic] of method.traffic) {
+    const lasts = roundTime(traffic, system);
+    for (let i = 0; i < count; i++) found.push(found[found.length - 1] + lasts);
+  }
+  return found;
+}
+
+// The run with k streams, or what k streams would cost with the accuracy of the nearest run.
+function whatIf(k) {
+  if (!personal.length) return null;
+  const near = personal.reduce((best, one) => {
+    const gap = Math.abs(one.streams - k) - Math.abs(best.streams - k);
+    return gap < 0 || (gap === 0 && one.streams < best.streams) ? one : best;
+  });
+  if (near.streams === k) return { measured: near };
+  const traffic = near.traffic.map(([count, , up, work]) => [count, k, up, work]);
+  return {
+    borrowed: near,
+    method: {
+      ...near,
+      label: `what if k = ${k}`,
+      streams: k,
+      traffic,
+      dashes: [2, 3],
+      imagined: true,
+    },
+  };
+}
+
+function raced() {
+  const guess = whatIf(state.streams);
+  const running = shown();
+  if (guess?.method && !state.hidden.has(guess.borrowed.label)) running.push(guess.method);
+  return running.map((method) => {
+    const x = times(method, state.system);
+    const reached = method.mean.findIndex((value) => value !== null && value >= state.target);
+    return { method, x, y: method.mean, reached, time: reached < 0 ? Infinity : x[reached] };
+  });
+}
