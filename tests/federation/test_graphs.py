@@ -44,6 +44,23 @@ def test_traced_accuracy_and_losses_are_eager_ones(monkeypatch):
     assert torch.allclose(found[0].variances, found[1].variances)
 
 
+@pytest.mark.parametrize("sizes", [[20, 9, 16], [16, 16, 16]])
+def test_steps_that_cut_their_own_batches_are_the_same_steps(traced, sizes):
+    """What a GPU runs as one graph per step; here on whatever device the tests have."""
+    users = make_users(sizes, shape=(1, 16, 16))
+    cut = make_federation(users, "lenet5")
+    given = make_federation(users, "lenet5")
+    cut._whole_steps, given._whole_steps = True, False
+    theta = cut.initial(), given.initial()
+    other = LocalTraining(lr=0.03, momentum=0.5, batch=5, epochs=2)
+    for t, training in ((1, None), (2, None), (3, other)):
+        theta = tuple(
+            fed.train(rows, t, training=training)
+            for fed, rows in zip((cut, given), theta, strict=True)
+        )
+    assert torch.allclose(*theta, atol=1e-12)
+
+
 def test_threads_change_no_bit(traced):
     """Users are shared out to threads with one core each: two threads, one, any order."""
     users = make_users([40, 24, 16, 33, 8], shape=(1, 16, 16))

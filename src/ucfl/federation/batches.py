@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -46,48 +46,83 @@ def passes(sizes: Tensor, batch: Tensor) -> Tensor:
     return (sizes + batch - 1) // batch
 
 
-def batches(
-    data: Users,
-    users: Tensor,
-    seed: int,
-    t: int,
-    batch: Tensor,
-    steps: Tensor,
-    padded: int,
-    weights: Tensor | None = None,
-    keyed: bool = True,
-) -> Iterator[Batch]:
-    """The training batches of some users, step by step.
+@dataclass(frozen=True)
+class Schedule:
+    """What some users see in a round: orders of their examples, cut into batches.
 
     Step s of user i is the (s mod S_i)-th batch of ``batch[i]`` examples in its (s div S_i)-th
-    pass; every pass is a new random order, and its last batch may be short. Stacked batches are
-    ``padded`` to one width, or, with 0, cut to the first user's. ``weights`` [m, n] are those of
-    all users' examples. Without ``keyed``, steps have no names: no layer asks for them.
+    pass; every pass is a new random order, and its last batch may be short. All but the data are
+    small tensors with users first, so that a graph can take them as arguments.
     """
-    device, train = users.device, data.train
-    sizes, ids = train.sizes[users], data.ids[users]
-    each = passes(sizes, batch)
-    fewest, most = int(steps.min()), int(steps.max())
-    epochs, longest = int(passes(steps, each).max()), int(sizes.max())
-    order = orders(seed, t, ids, sizes, epochs, longest)
-    row = torch.arange(len(users), device=device)[:, None]
-    widths = [padded] * most
-    if not padded:
-        n, b = int(sizes[0]), int(batch[0])
-        widths = [min(b, n - step % -(-n // b) * b) for step in range(most)]
-    for step, width in enumerate(widths):
-        start = (step % each) * batch
-        count = torch.minimum(sizes - start, batch)
-        column = torch.arange(width, device=device)
-        place = (start[:, None] + column).clamp(max=longest - 1)
-        epoch = (step // each).clamp(max=epochs - 1)  # an idle user's is never used
-        index = order[row, epoch[:, None], place]
-        yield Batch(
-            train.inputs[users[:, None], index],
-            train.labels[users[:, None], index],
+
+    users: Tensor
+    ids: Tensor
+    sizes: Tensor
+    batch: Tensor
+    steps: Tensor
+    order: Tensor  # [users, passes, examples]
+    seed: Tensor
+    t: Tensor
+
+    @classmethod
+    def of(
+        cls, data: Users, users: Tensor, seed: int, t: int, batch: Tensor, steps: Tensor
+    ) -> Schedule:
+        """The schedule of round t."""
+        sizes, ids = data.train.sizes[users], data.ids[users]
+        epochs = int(passes(steps, passes(sizes, batch)).max())
+        order = orders(seed, t, ids, sizes, epochs, int(sizes.max()))
+        key = torch.tensor([seed, t], device=users.device)
+        return cls(users, ids, sizes, batch, steps, order, key[0], key[1])
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All of it, in the order of the fields."""
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+    def at(
+        self,
+        data: Users,
+        step: int | Tensor,
+        width: int,
+        *,
+        padded: bool,
+        idle: bool,
+        weights: Tensor | None = None,
+        keyed: bool = True,
+    ) -> Batch:
+        """The users' batches of one step, ``width`` examples each.
+
+        Without ``padded`` all of them are real; with ``idle`` some users may have had all their
+        steps. ``weights`` [m, n] are those of all users' examples. Without ``keyed``, steps have
+        no names: no layer asks for them.
+        """
+        train, each = data.train, passes(self.sizes, self.batch)
+        start = (step % each) * self.batch
+        count = torch.minimum(self.sizes - start, self.batch)
+        column = torch.arange(width, device=self.users.device)
+        place = (start[:, None] + column).clamp(max=self.order.shape[2] - 1)
+        epoch = (step // each).clamp(max=self.order.shape[1] - 1)  # an idle user's is never used
+        row = torch.arange(len(self.users), device=self.users.device)[:, None]
+        index = self.order[row, epoch[:, None], place]
+        owner = self.users[:, None]
+        return Batch(
+            train.inputs[owner, index],
+            train.labels[owner, index],
             column < count[:, None] if padded else None,
-            None if weights is None else weights[users[:, None], index],
+            None if weights is None else weights[owner, index],
             count,
-            counter_hash(seed, t, ids, step) if keyed else ids,
-            None if step < fewest else (step >= steps)[:, None],
+            counter_hash(self.seed, self.t, self.ids, step) if keyed else self.ids,
+            (step >= self.steps)[:, None] if idle else None,
         )
+
+    def batches(
+        self, data: Users, widest: int, weights: Tensor | None = None, keyed: bool = True
+    ) -> Iterator[Batch]:
+        """Step by step; ``widest`` examples and padding, or with 0 as many as all users have."""
+        fewest, most = int(self.steps.min()), int(self.steps.max())
+        n, b = int(self.sizes[0]), int(self.batch[0])
+        for step in range(most):
+            width = widest or min(b, n - step % -(-n // b) * b)
+            options: Any = {"padded": bool(widest), "idle": step >= fewest}
+            yield self.at(data, step, width, weights=weights, keyed=keyed, **options)

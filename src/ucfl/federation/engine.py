@@ -21,7 +21,7 @@ from torch.func import functional_call, grad, vmap
 
 from ucfl.errors import UcflError
 from ucfl.federation import evaluation
-from ucfl.federation.batches import Batch, batches, passes
+from ucfl.federation.batches import Batch, Schedule, passes
 from ucfl.federation.gradients import Gradients, measure
 from ucfl.federation.graphs import Function, Graph
 from ucfl.federation.layers import KeyedDropout, adapt
@@ -75,12 +75,13 @@ class Federation:
         self.compiled = compiled
         steps = int(self.steps_of(self.training).sum())
         self._traced = not plain and self.device.type in ("cpu", "cuda") and steps >= WORTH_TRACING
+        # On a GPU a step's graph cuts its own batch: one launch, and nothing for Python to do.
+        self._whole_steps = self._traced and self.device.type == "cuda"
         self._graphs: dict[Any, Graph] = {}
         self._lock = threading.Lock()
-        alike = bool((self.sizes == self.sizes[0]).all())
-        whole = int(self.sizes[0]) % self.training.batch == 0
+        self._equal_size = int(self.sizes[0]) if (self.sizes == self.sizes[0]).all() else None
         # A GPU graph for a last, shorter batch would cost more than its padding.
-        self._alike = alike and (whole or self.device.type == "cpu")
+        self._alike = self._equal_size is not None and self.device.type != "cuda"
 
     @property
     def m(self) -> int:
@@ -151,11 +152,10 @@ class Federation:
         """The round's batches one after another, for algorithms with a loop of their own."""
         everyone = torch.arange(self.m, device=self.device)
         batch = torch.full_like(self.sizes, training.batch)
-        padded = 0 if self._alike else training.batch
-        for one in batches(
-            *(self.users, everyone, self.seed, t, batch, self.steps_of(training), padded),
-            keyed=self._keyed,
-        ):
+        steps = self.steps_of(training)
+        schedule = Schedule.of(self.users, everyone, self.seed, t, batch, steps)
+        widest = 0 if self._alike else training.batch
+        for one in schedule.batches(self.users, widest, keyed=self._keyed):
             yield Step(self, one, training.lr)
 
     def _train_chunk(
@@ -197,11 +197,54 @@ class Federation:
             )
 
         kind = ("step", training.lr, training.momentum, strength)
-        sizes = torch.full_like(users, training.batch)
-        count = self.steps_of(training)[users]
-        for batch in self.batches_of(users, t, sizes, count, training.batch, example_weights):
-            arguments = (towards, direction, batch.idle, *batch.arguments)
-            state = self.graph(kind, step, *state, *arguments, carried=3)
+        sizes, steps = torch.full_like(users, training.batch), self.steps_of(training)[users]
+        if not self._whole_steps:
+            for batch in self.batches_of(users, t, sizes, steps, training.batch, example_weights):
+                arguments = (towards, direction, batch.idle, *batch.arguments)
+                state = self.graph(kind, step, *state, *arguments, carried=3)
+            return torch.cat([state[0], state[2]], dim=1)
+
+        idle = int(steps.min()) < int(steps.max())
+        padded = self._equal_size is None or self._equal_size % training.batch != 0
+
+        def whole_step(
+            weights: Tensor,
+            velocity: Tensor,
+            rest: Tensor,
+            number: Tensor,
+            towards: Tensor | None,
+            direction: Tensor | None,
+            inputs: Tensor,
+            labels: Tensor,
+            importance: Tensor | None,
+            *schedule: Tensor,
+        ) -> tuple[Tensor, ...]:
+            data = self.users.with_train(inputs, labels)
+            batch = Schedule(*schedule).at(
+                data,
+                number,
+                training.batch,
+                padded=padded,
+                idle=idle,
+                weights=importance,
+                keyed=self._keyed,
+            )
+            after = step(weights, velocity, rest, towards, direction, batch.idle, *batch.arguments)
+            return *after, number + 1
+
+        schedule = Schedule.of(self.users, users, self.seed, t, sizes, steps)
+        state = (*state, torch.zeros((), dtype=torch.int64, device=self.device))
+        train = self.users.train
+        fixed = (towards, direction, train.inputs, train.labels, example_weights)
+        for _ in range(int(steps.max())):
+            state = self.graph(
+                (*kind, idle, training.batch),
+                whole_step,
+                *state,
+                *fixed,
+                *schedule.tensors,
+                carried=4,
+            )
         return torch.cat([state[0], state[2]], dim=1)
 
     def collaboration_round(self, theta: Tensor, batch: float | None = None) -> Gradients:
@@ -279,8 +322,9 @@ class Federation:
         weights: Tensor | None = None,
     ) -> Iterator[Batch]:
         """The training batches of some users, ``widest`` the largest of their batch sizes."""
+        schedule = Schedule.of(self.users, users, self.seed, t, batch, steps)
         padded = 0 if self._alike or self.plain else widest
-        return batches(self.users, users, self.seed, t, batch, steps, padded, weights, self._keyed)
+        return schedule.batches(self.users, padded, weights, self._keyed)
 
     def gradient(self, weights: Tensor, rest: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Each user's gradient on its batch, and the buffers that came out."""

@@ -1,9 +1,9 @@
 """A step as a graph: traced once, then run without vmap, autograd or Python between its operations.
 
 Tracing records what a function does to its tensors, for given shapes. What comes out are plain
-operations, in which slow ones are exchanged for our own (:mod:`~ucfl.federation.convolution` on
-GPUs, average pooling everywhere). On a GPU the whole graph becomes one CUDA graph: one launch, where
-there were hundreds. With ``compiled``, PyTorch's compiler fuses the operations first.
+operations, in which slow ones are exchanged for our own: average pooling, and on GPUs convolutions
+(:mod:`~ucfl.federation.convolution`). On a GPU the whole graph becomes one CUDA graph: one launch,
+where there were hundreds. With ``compiled``, PyTorch's compiler fuses the operations first.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ class Graph:
     """A function of tensors (or None), ready for arguments shaped like the first ones.
 
     The first ``carried`` arguments are a state: the function returns them anew before anything
-    else. On a GPU they live in the graph, so feeding them back costs nothing; what is returned is
-    overwritten by the next call.
+    else. On a GPU they live in the graph, so feeding them back costs nothing, nor does an argument
+    that was given before (it must not have changed); what is returned is overwritten by the next
+    call.
     """
 
     def __init__(
@@ -55,15 +56,17 @@ class Graph:
         given = [argument for argument in arguments if argument is not None]
         if self._replay is None:
             return self._run(*given)
-        for place, argument in zip(self._inputs, given, strict=True):
-            if place is not argument:
+        for i, (place, argument) in enumerate(zip(self._inputs, given, strict=True)):
+            if argument is not place and argument is not self._given[i]:
                 place.copy_(argument)
+            self._given[i] = argument
         self._replay()
         return self._outputs
 
     def _capture(self, arguments: list[Tensor], carried: int) -> None:
         """Record the run, with places of its own for all that goes in and out."""
         self._inputs = [argument.clone() for argument in arguments]
+        self._given: list[Tensor | None] = [None] * len(arguments)
         aside = torch.cuda.Stream(self._device)
         aside.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(aside):
@@ -117,7 +120,7 @@ def _traced(function: Function, arguments: list[Tensor], compiled: bool) -> Func
 
 def _decompositions(device: torch.device) -> dict[Any, Callable[..., Any]]:
     """What to put in the place of slow operations."""
-    ours = {
+    ours: dict[Any, Callable[..., Any]] = {
         torch.ops.aten.avg_pool2d.default: _average_pool,
         torch.ops.aten.avg_pool2d_backward.default: _average_pool_backward,
     }

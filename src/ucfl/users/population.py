@@ -118,6 +118,10 @@ class Users:
         counts = torch.zeros(len(self), self.classes + 1, dtype=torch.int64, device=marked.device)
         return counts.scatter_add(1, marked, torch.ones_like(marked))[:, : self.classes]
 
+    def with_train(self, inputs: Tensor, labels: Tensor) -> Users:
+        """The same users with other training examples, as many of each."""
+        return replace(self, train=replace(self.train, inputs=inputs, labels=labels))
+
     def checksum(self) -> str:
         """SHA-256 of everything that training can see: equal users, equal checksum."""
         digest = hashlib.sha256()
