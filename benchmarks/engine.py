@@ -1,6 +1,6 @@
 """One round of local training for all users, against a plain loop with torch.optim.SGD.
 
-Run with: python benchmarks/engine.py {gpu|cpu} [repeats]
+Run with: python benchmarks/engine.py {gpu|cpu} [repeats [models]]
 The work: LeNet-5 with 62 classes, batch 64, one epoch of 1,024 images a user (256 on a CPU with
 more than 20 users), the same images in the same process. The loop is what one writes without a
 library: a copy of the model, an optimiser, batches from a random permutation; nothing is moved
@@ -70,9 +70,11 @@ def ours(users: Users, model: nn.Module, device: str, **options: Any) -> Callabl
     return lambda: fed.train(theta, 1)
 
 
-def gpu(repeats: int) -> None:
+def gpu(repeats: int, models: list[str]) -> None:
     entries = []
     for name, m in (("lenet5", 100), ("lenet5", 20), ("vgg", 100), ("residual", 100), ("mlp", 100)):
+        if models and name not in models:
+            continue
         users = random_users(m, 1024)
         for precision in ("tf32", "float32"):
             allowed = precision == "tf32"
@@ -100,7 +102,7 @@ def gpu(repeats: int) -> None:
     keep("engine-gpu", entries)
 
 
-def cpu(repeats: int) -> None:
+def cpu(repeats: int, models: list[str]) -> None:
     entries = []
     for m in (1, 2, 3, 5, 10, 20, 50, 100, 200, 500):
         users = random_users(m, 1024 if m <= 20 else 256, held=8)
@@ -119,4 +121,4 @@ def cpu(repeats: int) -> None:
 
 if __name__ == "__main__":
     where, repeats = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 7
-    {"gpu": gpu, "cpu": cpu}[where](repeats)
+    {"gpu": gpu, "cpu": cpu}[where](repeats, sys.argv[3:])
