@@ -266,7 +266,8 @@ class Federation:
         """
         parts = list(self.chunks(chunk))
         threads = torch.get_num_threads()
-        if not (self._traced and self.device.type == "cpu" and min(threads, len(parts)) > 1):
+        shared = self._traced and self.device.type == "cpu" and threads > 1
+        if not shared or len(parts) < 2 * threads:  # fewer would leave cores without work
             return [_first(function(users), real) for users, real in parts]
         torch.set_num_threads(1)
         try:
