@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import tomllib
@@ -19,6 +20,7 @@ import ucfl
 from ucfl import display, paper, report, runs, wireless
 from ucfl.algorithms import REGISTRY
 from ucfl.errors import UcflError, UcflWarning, check_name
+from ucfl.runs import processes
 from ucfl.runs.planning import plan_to_json
 from ucfl.users import SCENARIOS, Scenario, acquire, datasets, find
 
@@ -553,6 +555,9 @@ def main() -> None:
     warnings.showwarning = lambda message, category, *_, **__: (
         _say(f"note: {message}") if issubclass(category, UcflWarning) else None
     )
+    if int(os.environ.get("RANK", "0")) > 0:  # under torchrun, the first process speaks for all
+        display.answers.quiet = display.notes.quiet = True
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (for the rest of the process)
     signal.signal(signal.SIGTERM, _terminate)  # as Ctrl-C: a batch system's stop loses no round
     try:
         code = app(standalone_mode=False)
@@ -571,6 +576,7 @@ def main() -> None:
     except OSError as error:
         _say(f"{error.filename or 'a file'}: {error.strerror or error}.")
         code = 2
+    processes.leave()
     sys.exit(code if isinstance(code, int) else 0)
 
 

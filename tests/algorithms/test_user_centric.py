@@ -210,3 +210,14 @@ def test_heuristic_and_optimal_weights_under_label_shift(emnist, monkeypatch):
     for theorem in (1, 2):
         optimal = optimal_weights(fed.sizes.numpy(), divergences, Setting(), theorem)
         np.testing.assert_allclose(optimal, np.eye(fed.m), atol=1e-6)
+
+
+def test_a_sketch_of_the_gradients_finds_the_groups_for_a_fraction_of_the_uplink():
+    fed = federation(find_scenario("rotated-mnist"))
+    algorithm = find("user-centric:streams=auto:sketch=2000")
+    state = algorithm.start(fed)
+    assert state["suggested"] == 4
+    groups = fed.groups
+    labels = state["labels"]
+    assert all(len(labels[groups == g].unique()) == 1 for g in groups.unique())
+    assert algorithm.start_traffic(fed, state).up == pytest.approx(2000 / fed.rows.size)

@@ -33,6 +33,8 @@ class Algorithm(ABC):
     reference: ClassVar[str]
     #: What a round sends and computes, in words; `traffic` gives the numbers.
     cost: ClassVar[str]
+    #: Whether users may be shared out to processes; not where a method looks at all models at once.
+    sharded: ClassVar[bool] = True
     #: Which model a user would deploy, and is tested: aggregated, personalised or local.
     tested_model: ClassVar[str]
 

@@ -37,6 +37,7 @@ class CFL(Algorithm):
     reference: ClassVar[str] = "Sattler et al., TNNLS 2020"
     cost: ClassVar[str] = "one down per cluster, 1 up"
     tested_model: ClassVar[str] = "aggregated"
+    sharded: ClassVar[bool] = False
 
     def start(self, fed: Federation) -> State:
         """One cluster."""

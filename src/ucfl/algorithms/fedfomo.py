@@ -31,6 +31,7 @@ class FedFomo(Algorithm):
     reference: ClassVar[str] = "Zhang et al., ICLR 2021"
     cost: ClassVar[str] = "m down, 1 up"
     tested_model: ClassVar[str] = "personalised"
+    sharded: ClassVar[bool] = False
 
     def check(self, fed: Federation) -> None:
         """Weights need validation data."""

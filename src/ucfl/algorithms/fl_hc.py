@@ -30,6 +30,7 @@ class FLHC(Algorithm):
     reference: ClassVar[str] = "Briggs et al., IJCNN 2020"
     cost: ClassVar[str] = "one down per cluster, 1 up"
     tested_model: ClassVar[str] = "aggregated"
+    sharded: ClassVar[bool] = False
 
     def start(self, fed: Federation) -> State:
         """One cluster."""

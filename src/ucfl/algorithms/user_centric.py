@@ -15,6 +15,8 @@ from ucfl.collaboration import (
     choose_streams,
     collaboration_weights,
     fixed_streams,
+    shards,
+    sketch,
     spread,
 )
 from ucfl.errors import UcflError, UcflWarning
@@ -33,11 +35,13 @@ class UserCentric(Algorithm):
     """θ_i ← Σ_j w_ij θ_j, w from one collaboration round (paper, Algorithm 1, eq. 7 and 8).
 
     ``streams``: ``all`` (one per user), ``auto`` (the silhouette decides, Algorithm 2) or k.
-    ``variance_batch``: n_k of eq. 9; None takes the scenario's.
+    ``variance_batch``: n_k of eq. 9; None takes the scenario's. ``sketch``: how many numbers a user
+    sends of its gradient in the collaboration round (0: all), see :func:`sketch`.
     """
 
     streams: int | Literal["all", "auto"] = "all"
     variance_batch: float | None = None
+    sketch: int = 0
 
     name: ClassVar[str] = "user-centric"
     reference: ClassVar[str] = "paper, Algorithms 1 and 2"
@@ -46,30 +50,36 @@ class UserCentric(Algorithm):
 
     def check(self, fed: Federation) -> None:
         """As many streams as users at most."""
-        if isinstance(self.streams, int) and not 1 <= self.streams <= fed.m:
-            raise UcflError(f"{self.streams} streams do not fit {fed.m} users; choose 1..{fed.m}.")
+        m = len(shards.gathered(fed.sizes))
+        if isinstance(self.streams, int) and not 1 <= self.streams <= m:
+            raise UcflError(f"{self.streams} streams do not fit {m} users; choose 1..{m}.")
 
     def start(self, fed: Federation) -> State:
         """The collaboration round: gradients at θ⁰ decide who learns from whom."""
         theta = fed.initial()
         found = fed.collaboration_round(theta, self.variance_batch)
         _warn_of_single_batches(fed, found)
-        weights = collaboration_weights(found.full, found.variances, fed.sizes)
-        every = self.streams == "auto" and fed.m <= EVERY_K
-        cap = fed.m if every else min(fed.m, MOST_STREAMS)
+        sent = sketch(found.full, self.sketch, fed.seed) if self.sketch else found.full
+        full, variances, sizes, batches = (
+            shards.gathered(part) for part in (sent, found.variances, fed.sizes, found.batches)
+        )
+        weights = shards.agreed(collaboration_weights(full, variances, sizes))
+        m = len(sizes)
+        every = self.streams == "auto" and m <= EVERY_K
+        cap = m if every else min(m, MOST_STREAMS)
         plan = suggested = choose_streams(weights, max_streams=cap, seed=fed.seed)
         if self.streams != "auto":
-            count = fed.m if self.streams == "all" else self.streams
+            count = m if self.streams == "all" else self.streams
             plan = fixed_streams(weights, count, seed=fed.seed)
         diagnosis = Diagnosis(
-            fed.m,
-            spread(found.full, found.variances, found.batches),
+            m,
+            spread(full, variances, batches),
             suggested.count,
             suggested.silhouettes[suggested.count],
         )
-        if fed.m > 1 and not diagnosis.separates:
+        if m > 1 and not diagnosis.separates:
             warnings.warn(str(diagnosis), UcflWarning, stacklevel=2)
-        mixing = plan.mixing()
+        mixing = plan.mixing().part(shards.mine(fed.m, fed.device))
         return {
             "theta": theta,
             "streams": mixing.streams.to(fed.device),
@@ -89,14 +99,15 @@ class UserCentric(Algorithm):
         return Traffic(down=self.mixing(state).count, up=1)
 
     def start_traffic(self, fed: Federation, state: State) -> Traffic:
-        """θ⁰ down, a gradient as large as the model up, one pass over the data."""
-        return Traffic(down=1, up=1, work=1 / fed.training.epochs)
+        """θ⁰ down, a gradient as large as the model (or its sketch) up, one pass over the data."""
+        up = min(1.0, self.sketch / fed.rows.size) if self.sketch else 1
+        return Traffic(down=1, up=up, work=1 / fed.training.epochs)
 
     def describe(self, state: State) -> str:
         """What the collaboration round found, in plain words."""
         silhouettes, suggested = tensor(state, "silhouettes"), int(state["suggested"])
         spread = float(state["spread"])
-        users = len(tensor(state, "labels"))
+        users = len(tensor(state, "weights"))
         return str(Diagnosis(users, spread, suggested, float(silhouettes[suggested - 1])))
 
     @staticmethod
@@ -134,6 +145,7 @@ class ParallelUserCentric(UserCentric):
     name: ClassVar[str] = "parallel-user-centric"
     reference: ClassVar[str] = "paper, sec. V-E, eq. 13"
     cost: ClassVar[str] = "k down, k up, k times the work; once: 1 down, 1 up"
+    sharded: ClassVar[bool] = False
 
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Each stream's model visits every user."""

@@ -1,7 +1,9 @@
 """Who learns from whom (paper, sec. III-IV): pure array functions."""
 
+from ucfl.collaboration import shards
 from ucfl.collaboration.diagnosis import Diagnosis, noise_floor, spread
 from ucfl.collaboration.mixing import Mixing
+from ucfl.collaboration.sketches import sketch
 from ucfl.collaboration.streams import (
     StreamPlan,
     choose_streams,
@@ -20,6 +22,8 @@ __all__ = [
     "fixed_streams",
     "gradient_distances",
     "noise_floor",
+    "shards",
+    "sketch",
     "spread",
     "stream_choices",
     "tradeoff_function",

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ucfl.collaboration import shards
+
 
 @dataclass(frozen=True)
 class Mixing:
@@ -14,6 +16,9 @@ class Mixing:
 
     ``streams`` [k, m] are the aggregation rules, one broadcast each; ``labels`` [m] says which
     stream a user listens to. ``mixing @ theta`` is WΘ (paper, eq. 8), at the cost of k rows.
+
+    Where processes share the users, each has its own users' columns, labels and rows of Θ, and
+    the product exchanges the k streams' partial sums, not m models.
     """
 
     streams: Tensor
@@ -27,16 +32,22 @@ class Mixing:
     @classmethod
     def within(cls, sizes: Tensor, groups: Tensor) -> Mixing:
         """FedAvg inside each group: one stream per group."""
+        here = shards.mine(len(sizes), sizes.device)
+        sizes, groups = shards.gathered(sizes), shards.gathered(groups)
         _, labels = groups.unique(return_inverse=True)
         streams = sizes.new_zeros(int(labels.max()) + 1, len(sizes), dtype=torch.float64)
         streams[labels, torch.arange(len(sizes), device=sizes.device)] = sizes.double()
-        return cls(streams / streams.sum(1, keepdim=True), labels)
+        return cls(streams / streams.sum(1, keepdim=True), labels).part(here)
 
     @property
     def count(self) -> int:
         """k, the number of streams."""
         return len(self.streams)
 
+    def part(self, users: slice) -> Mixing:
+        """What concerns some of the users: their columns, their choices."""
+        return Mixing(self.streams[:, users], self.labels[users])
+
     def __matmul__(self, theta: Tensor) -> Tensor:
-        streams = self.streams.to(theta.dtype) @ theta
+        streams = shards.summed(self.streams.to(theta.dtype) @ theta)
         return streams.expand(len(self.labels), -1) if self.count == 1 else streams[self.labels]

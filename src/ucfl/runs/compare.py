@@ -89,8 +89,11 @@ def compare(
             raise UcflError(f"the {kind}s {', '.join(map(str, words))} name one twice.")
     runs: dict[str, list[Run]] = {label: [] for label in labels}
     for seed in seeds:
-        fed = federation(scenario, seed, device=device, chunk=chunk, plain=plain, compiled=compiled)
-        data = fed.users.checksum()
+        users = scenario.build(seed)
+        fed = federation(
+            scenario, seed, device=device, chunk=chunk, plain=plain, compiled=compiled, users=users
+        )
+        data = users.checksum()
         for algorithm in chosen:
             algorithm.check(fed)
         for algorithm in chosen:
@@ -101,6 +104,7 @@ def compare(
                     algorithm,
                     fed,
                     data,
+                    users=users,
                     out=Path(out) / name,
                     resume=resume,
                     fresh=fresh,

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from ucfl import algorithms
 from ucfl.algorithms import Algorithm
+from ucfl.collaboration import shards
 from ucfl.errors import UcflError
 from ucfl.federation import Federation
 from ucfl.runs.checkpoint import Checkpoint, write_atomically
-from ucfl.users import Scenario
+from ucfl.users import Scenario, Users
 from ucfl.wireless import Traffic
 
 CONFIGURATION, HISTORY, CHECKPOINT = "run.json", "history.parquet", "checkpoint.safetensors"
@@ -201,9 +202,13 @@ def read_configuration(folder: Path) -> dict[str, Any]:
 
 
 def write_configuration(
-    folder: Path, configuration: Configuration, fed: Federation, start_traffic: Traffic
+    folder: Path,
+    configuration: Configuration,
+    fed: Federation,
+    users: Users,
+    start_traffic: Traffic,
 ) -> None:
-    """Write ``run.json``: what to repeat the run with."""
+    """Write ``run.json``: what to repeat the run with; ``users`` are all of them."""
     packages = ("ucfl", "torch", "numpy", "scikit-learn", "scipy")
     about = {
         "configuration": configuration.identity(),
@@ -212,14 +217,15 @@ def write_configuration(
         "seed": configuration.seed,
         "start_traffic": asdict(start_traffic),
         "users": {
-            "names": fed.users.names,
-            "source": fed.users.source,
-            "groups": None if fed.users.groups is None else fed.users.groups.tolist(),
-            "label_counts": fed.users.label_counts().tolist(),
-            "test_sizes": fed.users.test.sizes.tolist(),
+            "names": users.names,
+            "source": users.source,
+            "groups": None if users.groups is None else users.groups.tolist(),
+            "label_counts": users.label_counts().tolist(),
+            "test_sizes": users.test.sizes.tolist(),
         },
         "parameters": fed.rows.size,
         "model_bytes": fed.rows.bytes,
+        "processes": shards.ranks(),
         "machine": {
             "device": device_name(fed.device),
             "chunk": fed.chunk,

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from ucfl import algorithms, users
 from ucfl.algorithms import Algorithm
+from ucfl.collaboration import shards
 from ucfl.errors import UcflError
 from ucfl.federation import Federation, LocalTraining, create
+from ucfl.runs import processes
 from ucfl.runs.checkpoint import Checkpoint
 from ucfl.runs.folder import (
     CHECKPOINT,
@@ -80,8 +82,11 @@ def run(
     ``runs/`` named after the configuration. An unfinished run there is continued with ``resume``
     and replaced with ``fresh``; a checkpoint is written every ``checkpoint_seconds`` and at the
     end. Same seed and machine, same numbers, however often it was stopped.
+
+    Under ``torchrun`` each process trains its share of the users; the first one writes the run.
     """
     scenario = adjusted(scenario, rounds)
+    users = users if users is not None else scenario.build(seed)
     fed = federation(
         scenario, seed, device=device, chunk=chunk, plain=plain, compiled=compiled, users=users
     )
@@ -89,7 +94,8 @@ def run(
         scenario,
         algorithms.find(algorithm) if isinstance(algorithm, str) else algorithm,
         fed,
-        fed.users.checksum(),
+        users.checksum(),
+        users=users,
         out=Path(out) if out is not None else None,
         resume=resume,
         fresh=fresh,
@@ -115,8 +121,9 @@ def federation(
     compiled: bool = False,
     users: Users | None = None,
 ) -> Federation:
-    """The federation that a scenario and a seed describe."""
-    users = users if users is not None else scenario.build(seed)
+    """The federation that a scenario and a seed describe: this process's share of it."""
+    processes.join()
+    users = processes.my_users(users if users is not None else scenario.build(seed))
     model = create(scenario.model, users.input_shape, users.classes, seed, scenario.initialisation)
     training = LocalTraining(
         lr=scenario.lr, momentum=scenario.momentum, batch=scenario.batch, epochs=scenario.epochs
@@ -137,7 +144,8 @@ def federation(
 def find_device(name: str) -> torch.device:
     """A device by name; ``auto`` is the GPU where there is one."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
+        return torch.device(name)
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
@@ -153,6 +161,7 @@ def train(
     fed: Federation,
     data: str,
     *,
+    users: Users | None = None,
     out: Path | None = None,
     resume: bool = False,
     fresh: bool = False,
@@ -160,17 +169,31 @@ def train(
     on_round: OnRound | None = None,
     on_note: OnNote | None = None,
 ) -> Run:
-    """The loop itself, on a federation that stands (``data`` is its users' checksum)."""
+    """The loop itself, on a federation that stands.
+
+    ``users`` are all users (None: the federation's own), ``data`` their checksum.
+    """
+    if shards.ranks() > 1 and not algorithm.sharded:
+        raise UcflError(
+            f"{algorithm.name} looks at all users' models at once, so its users cannot be shared "
+            "out to processes; run it in one."
+        )
     algorithm.check(fed)
     configuration = Configuration.of(scenario, algorithm, fed, data)
     folder = out or Path("runs") / configuration.folder_name
-    point = _claim(folder, configuration, resume=resume, fresh=fresh)
+    point = None
+    if processes.is_first():
+        point = _claim(folder, configuration, resume=resume, fresh=fresh)
+    processes.wait()
+    if resume and not processes.is_first() and processes.checkpoint_file(folder).exists():
+        point = Checkpoint.load(processes.checkpoint_file(folder), torch.device("cpu"))
     began = time.perf_counter()
     if point is None:
         state = algorithm.start(fed)
-        if on_note and (text := algorithm.describe(state)):
+        if on_note and processes.is_first() and (text := algorithm.describe(state)):
             on_note(f"{algorithm.label}: {text}")
-        empty = {metric: torch.zeros(0, fed.m) for metric in METRICS}
+        everyone = len(users if users is not None else fed.users)
+        empty = {metric: torch.zeros(0, everyone) for metric in METRICS}
         point = Checkpoint(0, 0.0, state, empty, torch.zeros(0, 3, dtype=torch.float64))
         point = replace(point, history=_evaluated(fed, algorithm, point))
     else:
@@ -179,7 +202,9 @@ def train(
         }
         point = replace(point, state=state)
     began -= point.seconds
-    write_configuration(folder, configuration, fed, algorithm.start_traffic(fed, point.state))
+    once = algorithm.start_traffic(fed, point.state)
+    if processes.is_first():
+        write_configuration(folder, configuration, fed, users or fed.users, once)
     saved = time.perf_counter()
     try:
         while point.round < scenario.rounds:
@@ -190,10 +215,11 @@ def train(
             traffic = torch.cat([point.traffic, sent])
             point = Checkpoint(t, seconds, state, point.history, traffic)
             point = replace(point, history=_evaluated(fed, algorithm, point))
-            if on_round:
+            if on_round and processes.is_first():
                 test = point.history["test_accuracy"][-1].double().numpy()
                 on_round(Progress(algorithm.label, t, scenario.rounds, mean(test), worst(test)))
-            if time.perf_counter() - saved >= checkpoint_seconds:
+            due = torch.tensor(time.perf_counter() - saved >= checkpoint_seconds)
+            if bool(shards.agreed(due.to(fed.device))):  # all processes at the same round
                 _keep(folder, point)
                 saved = time.perf_counter()
     except KeyboardInterrupt:
@@ -205,8 +231,9 @@ def train(
 
 def _keep(folder: Path, point: Checkpoint) -> None:
     """Checkpoint first: the history can be made from it again."""
-    point.save(folder / CHECKPOINT)
-    write_history(folder, point)
+    point.save(processes.checkpoint_file(folder))
+    if processes.is_first():
+        write_history(folder, point)
 
 
 def _evaluated(fed: Federation, algorithm: Algorithm, point: Checkpoint) -> dict[str, Tensor]:
@@ -216,7 +243,9 @@ def _evaluated(fed: Federation, algorithm: Algorithm, point: Checkpoint) -> dict
         "validation_accuracy": algorithm.accuracy(fed, point.state, "validation"),
     }
     return {
-        metric: torch.cat([point.history[metric], scores[metric].float().cpu()[None]])
+        metric: torch.cat(
+            [point.history[metric], shards.gathered(scores[metric].float()).cpu()[None]]
+        )
         for metric in METRICS
     }
 
@@ -228,6 +257,11 @@ def _claim(
     rounds = configuration.scenario.rounds
     if (folder / CONFIGURATION).exists():
         about = read_configuration(folder)
+        if resume and about.get("processes", 1) != shards.ranks():
+            raise UcflError(
+                f"{folder} was trained by {about.get('processes', 1)} processes; go on with as "
+                "many, or start it again with --fresh."
+            )
         stored = (folder / CHECKPOINT).exists()
         same = about["configuration"] == configuration.identity()
         if resume and not same:

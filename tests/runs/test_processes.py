@@ -1,0 +1,132 @@
+"""Users shared out to two real processes on Gloo: the same results as in one."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from runs.test_runs import ucfl_command, write_users
+from ucfl.algorithms import REGISTRY, find
+from ucfl.runs import Run
+
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+SHARDED = [name for name, kind in REGISTRY.items() if kind.sharded and name != "oracle"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("users") / "data"
+    write_users(folder)
+    return folder
+
+
+def in_two_processes(*arguments):
+    return subprocess.run(
+        [sys.executable, *TORCHRUN, "-m", "ucfl", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+
+
+def test_two_processes_give_the_results_of_one(data, tmp_path):
+    """Histories, and every user's model to 1e-5; printed once; three algorithms in one go."""
+    names = "fedavg,user-centric:streams=2,scaffold"
+    options = ["compare", data, "--model", "mlp", "--rounds", 3, "--algorithms", names, "--json"]
+    two = in_two_processes(*options, "--out", tmp_path / "two")
+    assert two.returncode == 0, two.stderr
+    json.loads(two.stdout)  # one object, from the first process alone
+    one = subprocess.run(
+        ucfl_command(*options, "--out", tmp_path / "one"),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert one.returncode == 0
+    folders = sorted(p.name for p in (tmp_path / "one").iterdir())
+    assert sorted(p.name for p in (tmp_path / "two").iterdir()) == folders
+    for name in folders:
+        alone, shared = (Run.open(tmp_path / kind / name) for kind in ("one", "two"))
+        assert shared.about["processes"] == 2
+        assert shared.about["users"] == alone.about["users"]
+        rest = load_file(tmp_path / "two" / name / "checkpoint-1of2.safetensors")["state/theta"]
+        theta = torch.cat([shared.checkpoint.state["theta"], rest])
+        assert torch.allclose(theta, alone.checkpoint.state["theta"], atol=1e-5)
+        assert shared.history["value"].tolist() == pytest.approx(
+            alone.history["value"].tolist(), abs=1e-5
+        )
+        assert shared.traffic == alone.traffic
+
+
+def test_a_method_that_needs_all_models_says_so(data, tmp_path):
+    done = in_two_processes(
+        "run", data, "--model", "mlp", "--algorithm", "cfl", "--rounds", 2, "--out", tmp_path / "r"
+    )
+    assert done.returncode != 0
+    assert done.stderr.count("looks at all users' models at once") == 1
+
+
+#: Run in two processes: which tensors a round exchanges, and what it leaves in Θ.
+EXCHANGE = """
+import sys, torch, torch.distributed as dist
+sys.path[:0] = {paths!r}
+from conftest import make_federation, make_users
+from ucfl.algorithms import find
+from ucfl.collaboration import shards
+from ucfl.runs import processes
+import warnings; warnings.simplefilter("ignore")
+processes.join()
+sent = []
+reduce = dist.all_reduce
+dist.all_reduce = lambda t, *a, **k: (sent.append(t.numel()), reduce(t, *a, **k))[1]
+users = make_users([20, 8, 16, 33, 13], groups=[0, 0, 1, 1, 1])
+for name in {names!r}:
+    whole = make_federation(users)
+    fed = make_federation(processes.my_users(users))
+    algorithm = find(name)
+    state = algorithm.start(fed)
+    for t in (1, 2):
+        sent.clear()
+        state = algorithm.round(fed, state, t)
+    theta = shards.gathered(algorithm.models(state))
+    if processes.is_first():
+        torch.save((theta, list(sent), fed.rows.size), {folder!r} + "/" + name + ".pt")
+processes.leave()
+"""
+
+
+def test_every_sharded_method_agrees_and_exchanges_streams_only(tmp_path, monkeypatch):
+    import warnings
+
+    from conftest import make_federation, make_users
+
+    names = [*SHARDED, "oracle"]
+    code = EXCHANGE.format(
+        paths=[p for p in sys.path if p.endswith("tests")], names=names, folder=str(tmp_path)
+    )
+    script = tmp_path / "exchange.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, *TORCHRUN, str(script)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    users = make_users([20, 8, 16, 33, 13], groups=[0, 0, 1, 1, 1])
+    for name in names:
+        theta, sent, size = torch.load(tmp_path / f"{name}.pt")
+        fed, algorithm = make_federation(users), find(name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            state = algorithm.start(fed)
+        for t in (1, 2):
+            state = algorithm.round(fed, state, t)
+        assert torch.allclose(algorithm.models(state), theta, atol=1e-10), name
+        assert sum(sent) == algorithm.traffic(fed, state).down * size, name
