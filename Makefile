@@ -27,6 +27,8 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 bench: $(READY)
+	$(BIN)/python benchmarks/engine.py cpu
+	$(BIN)/python benchmarks/scale.py cpu
 	$(BIN)/python benchmarks/chunks.py
 	$(BIN)/python benchmarks/streams.py
 	$(BIN)/python benchmarks/page.py

@@ -20,7 +20,13 @@ from ucfl.paper.page import CLAIM_HEADERS, claims_as_text
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
-PAGES = [ROOT / "README.md", ROOT / "docs" / "wireless.md", RESULTS / "README.md"]
+BENCHMARKS = ROOT / "benchmarks" / "results"
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "docs" / "wireless.md",
+    ROOT / "docs" / "speed.md",
+    RESULTS / "README.md",
+]
 
 
 def rotated_mnist() -> str:
@@ -113,7 +119,53 @@ def drawn() -> str:
     return "\n\n".join(parts) or "None yet."
 
 
+def benchmark(name: str, columns: dict[str, str]) -> Callable[[], str]:
+    """Some columns of a stored benchmark, and the machine that it ran on."""
+
+    def table() -> str:
+        stored = json.loads((BENCHMARKS / f"{name}.json").read_text())
+        rows = []
+        for entry in stored["entries"]:
+            shown = dict(entry)
+            if "spread" in entry:
+                shown["ratio"] = f"**{entry['ratio']}** ({' to '.join(map(str, entry['spread']))})"
+            rows.append([str(shown.get(key, "")) for key in columns])
+        machine = ", ".join(f"{key} {value}" for key, value in stored["machine"].items())
+        return (
+            f"{tables.markdown(list(columns.values()), rows)}\n\n`{stored['command']}`: {machine}"
+        )
+
+    return table
+
+
+RATIOS = {"what": "ours", "users": "users", "ratio": "times the loop", "seconds": "seconds a round"}
+SCALE = {
+    "users": "users",
+    "examples": "examples each",
+    "round_seconds": "seconds a round",
+    "microseconds_per_user": "µs per user",
+    "collaboration_seconds": "collaboration round, s",
+    "weights_seconds": "W, s",
+    "streams_seconds": "streams up to 20, s",
+    "peak_gigabytes": "peak GB",
+}
+WHOLE = {
+    "training_seconds": "training, s",
+    "evaluation_seconds": "evaluation, s",
+    "import_seconds": "import, s",
+    "data_seconds": "data, s",
+    "other_seconds": "the rest, s",
+    "ratio": "all but training, over training",
+}
+
 TABLES: dict[str, Callable[[], str]] = {
+    "engine-gpu": benchmark(
+        "engine-gpu",
+        {"model": "model", "precision": "precision", **RATIOS, "first_round": "first round, s"},
+    ),
+    "engine-cpu": benchmark("engine-cpu", RATIOS),
+    "whole-run": benchmark("whole-run-cuda", WHOLE),
+    "scale-cpu": benchmark("scale-cpu", SCALE),
     "rotated-mnist": rotated_mnist,
     "grid": grid,
     "on-air": on_air,

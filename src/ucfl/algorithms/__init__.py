@@ -1,5 +1,6 @@
 """One file per method; each is a frozen dataclass of hyper-parameters with four pure functions."""
 
+from ucfl.algorithms.adaptive_user_centric import AdaptiveUserCentric
 from ucfl.algorithms.algorithm import Algorithm, State
 from ucfl.algorithms.cfl import CFL
 from ucfl.algorithms.ditto import Ditto
@@ -36,6 +37,7 @@ REGISTRY: dict[str, type[Algorithm]] = {
         FedMoE,
         FLHC,
         FedAvgFinetune,
+        AdaptiveUserCentric,
     )
 }
 

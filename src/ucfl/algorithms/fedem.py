@@ -76,5 +76,6 @@ class FedEM(Algorithm):
         return right.sum(1) / data.sizes
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
-        """Every component both ways, trained by all."""
-        return Traffic(down=self.components, up=self.components, work=self.components)
+        """Every component both ways, trained by all; whose an example is takes a look at it."""
+        work = self.components * (1 + fed.forward_work("train"))
+        return Traffic(down=self.components, up=self.components, work=work)

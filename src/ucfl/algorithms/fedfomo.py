@@ -75,4 +75,4 @@ class FedFomo(Algorithm):
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """Aggregation is at the users, so every model that anyone receives is broadcast."""
-        return Traffic(down=fed.m, up=1)
+        return Traffic(down=fed.m, up=1, work=1 + (fed.m + 1) * fed.forward_work("validation"))

@@ -393,6 +393,19 @@ class Federation:
         return evaluation.outputs(self, theta, self.users.split(split))
 
     @torch.no_grad()
+    def example_losses(self, theta: Tensor, split: Split = "validation") -> Tensor:
+        """[m, n]: the loss of each user's model on each of its examples; NaN for padding."""
+        return evaluation.example_losses(self, theta, self.users.split(split))
+
+    def forward_work(self, split: Split) -> float:
+        """What evaluating one model on a split costs, in FedAvg's local work.
+
+        A forward pass counts a third of a training pass over as many examples.
+        """
+        share = float(self.users.split(split).sizes.sum() / self.sizes.sum())
+        return share / 3 / self.training.epochs
+
+    @torch.no_grad()
     def losses(self, theta: Tensor, split: Split = "validation") -> Tensor:
         """[models, users]: mean loss of model i on user j's examples, for any number of rows."""
         return evaluation.losses(self, theta, self.users.split(split))

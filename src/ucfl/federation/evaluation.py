@@ -44,6 +44,12 @@ def outputs(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
     return torch.cat(fed.over_chunks(chunk))
 
 
+def example_losses(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
+    """[m, n]: the loss of each user's model on each of its own examples; NaN for padding."""
+    each = _loss(outputs(fed, theta, data), data.labels)
+    return torch.where(data.real, each, torch.nan)
+
+
 def losses(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
     """[models, users]: mean loss of model i on user j's examples, for any number of rows."""
     inputs, labels = data.inputs[data.real], data.labels[data.real]

@@ -11,8 +11,9 @@ from ucfl.wireless.checks import check_not_negative
 class Traffic:
     """One round: models broadcast down, models that each user sends up, local work.
 
-    ``work`` is in passes of FedAvg over a user's data (its E local epochs are 1). Numbers of a few
-    bytes (sizes, losses, variances) are not counted.
+    ``work`` is in passes of FedAvg over a user's data (its E local epochs are 1); a forward pass
+    that a method needs counts a third. Numbers of a few bytes (sizes, losses, variances) are not
+    counted.
     """
 
     down: float

@@ -1,0 +1,75 @@
+"""Ways to mix that one collaboration round offers, and which of them users are better off with."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+#: Kernel widths, in units of the gradients' noise floor.
+WIDTHS = (1, 2, 4, 8, 16, 32)
+#: All candidates by name, sharpest first; ``hard`` is FedAvg inside each stream of the plan.
+NAMES = ("local", *(f"h={width}" for width in WIDTHS), "hard", "fedavg")
+
+
+def kernel(distances: Tensor, floor: Tensor, sizes: Tensor, width: float) -> Tensor:
+    """w_ij ∝ n_j exp(−Δ_ij / (h (s_i + s_j))): eq. 7 with its bandwidth in units of noise.
+
+    Eq. 7 with K batches of n_k = N/K examples has σ²_i = (K − 1) s_i, where s_i is the variance of
+    user i's full gradient: h = K − 1, and n_k need not be chosen.
+    """
+    noise = floor[:, None] + floor[None, :]
+    exponent = torch.where(distances == 0, 0.0, -distances / (width * noise))
+    return torch.softmax(sizes.double().log() + exponent, dim=1)
+
+
+def candidate(name: str, distances: Tensor, floor: Tensor, sizes: Tensor, labels: Tensor) -> Tensor:
+    """[m, m] weights of one of :data:`NAMES`; ``labels`` is the plan of streams."""
+    if name == "local":
+        return torch.eye(len(sizes), dtype=torch.float64, device=sizes.device)
+    if name.startswith("h="):
+        return kernel(distances, floor, sizes, float(name[2:]))
+    together = torch.ones_like(distances, dtype=torch.bool)
+    if name == "hard":
+        together = labels[:, None] == labels[None, :]
+    weights = torch.where(together, sizes.double(), 0.0)
+    return weights / weights.sum(1, keepdim=True)
+
+
+def common_choice(losses: Tensor, current: int) -> int:
+    """The candidate with the lowest mean loss, if it beats the current one beyond doubt.
+
+    ``losses`` [candidates, users] are means over each user's validation data, NaN without any.
+    Users are paired with themselves: the gain's standard error is that of the mean over users of
+    (loss with the current candidate − loss with the other). A gain within it changes nothing.
+    """
+    losses = losses[:, losses.isfinite().all(0)]
+    if losses.shape[1] < 2:
+        return current
+    best = int(losses.mean(1).argmin())
+    gain = losses[current] - losses[best]
+    error = gain.std() / len(gain) ** 0.5
+    return best if gain.mean() > error else current
+
+
+def own_choices(losses: Tensor, current: Tensor, labels: Tensor) -> Tensor:
+    """[m]: the same for every user on its own.
+
+    ``losses`` [candidates, users, examples] are those of single examples, NaN for padding. A user
+    without two validation examples follows the most frequent choice of its stream.
+    """
+    real = losses.isfinite().all(0)
+    count = real.sum(1)
+    means = torch.where(real, losses, 0.0).sum(2) / count.clamp(min=1)
+    best = means.argmin(0)
+    user = torch.arange(len(current), device=current.device)
+    gain = torch.where(real, losses[current, user] - losses[best, user], 0.0)
+    mean = gain.sum(1) / count.clamp(min=1)
+    scatter = torch.where(real, (gain - mean[:, None]).square(), 0.0).sum(1)
+    error = (scatter / (count - 1).clamp(min=1) / count.clamp(min=1)).sqrt()
+    chosen = torch.where((mean > error) & (count > 1), best, current)
+    for stream in labels.unique():
+        inside = labels == stream
+        voters = inside & (count > 1)
+        if voters.any():
+            chosen[inside & ~voters] = chosen[voters].mode().values
+    return chosen
