@@ -27,7 +27,7 @@ class Meter:
     def __init__(self, monkeypatch, algorithm, model_class):
         self.down = self.up = self.worked = self.models = 0
         self.inside = False
-        mix, slope = Mixing.__matmul__, Federation._slopes
+        mix, slope = Mixing.__matmul__, Federation.slopes
         meet, forward = Federation.collaboration_round, model_class.forward
 
         def metered_mix(mixing, theta):
@@ -75,7 +75,7 @@ class Meter:
 
         monkeypatch.setattr(algorithm, "round", metered_round)
         monkeypatch.setattr(Mixing, "__matmul__", metered_mix)
-        monkeypatch.setattr(Federation, "_slopes", metered_slope)
+        monkeypatch.setattr(Federation, "slopes", metered_slope)
         monkeypatch.setattr(Federation, "collaboration_round", metered_meeting)
         monkeypatch.setattr(model_class, "forward", metered_forward)
 

@@ -50,7 +50,7 @@ def test_steps_that_cut_their_own_batches_are_the_same_steps(traced, sizes):
     users = make_users(sizes, shape=(1, 16, 16))
     cut = make_federation(users, "lenet5")
     given = make_federation(users, "lenet5")
-    cut._whole_steps, given._whole_steps = True, False
+    cut.whole_steps, given.whole_steps = True, False
     theta = cut.initial(), given.initial()
     other = LocalTraining(lr=0.03, momentum=0.5, batch=5, epochs=2)
     for t, training in ((1, None), (2, None), (3, other)):

@@ -66,12 +66,19 @@ class Schedule:
 
     @classmethod
     def of(
-        cls, data: Users, users: Tensor, seed: int, t: int, batch: Tensor, steps: Tensor
+        cls,
+        data: Users,
+        users: Tensor,
+        seed: int,
+        t: int,
+        batch: Tensor,
+        steps: Tensor,
+        longest: int | None = None,
     ) -> Schedule:
-        """The schedule of round t."""
+        """The schedule of round t; orders have room for ``longest`` examples (None: enough)."""
         sizes, ids = data.train.sizes[users], data.ids[users]
         epochs = int(passes(steps, passes(sizes, batch)).max())
-        order = orders(seed, t, ids, sizes, epochs, int(sizes.max()))
+        order = orders(seed, t, ids, sizes, epochs, longest or int(sizes.max()))
         key = torch.tensor([seed, t], device=users.device)
         return cls(users, ids, sizes, batch, steps, order, key[0], key[1])
 

@@ -25,6 +25,7 @@ from ucfl.federation.batches import Batch, Schedule, passes
 from ucfl.federation.gradients import Gradients, measure
 from ucfl.federation.graphs import Function, Graph
 from ucfl.federation.layers import KeyedDropout, adapt
+from ucfl.federation.local import train_chunk
 from ucfl.federation.memory import default_chunk
 from ucfl.federation.rows import Rows
 from ucfl.federation.training import LocalTraining, Pull
@@ -64,7 +65,7 @@ class Federation:
         self.variance_batch = variance_batch
         self._template = copy.deepcopy(model)
         self._model, self._moment = adapt(model)
-        self._keyed = any(isinstance(layer, KeyedDropout) for layer in self._model.modules())
+        self.keyed = any(isinstance(layer, KeyedDropout) for layer in self._model.modules())
         self._model.to(self.device)
         self.rows = Rows(self._model)
         if self.rows.trainable == 0:
@@ -76,12 +77,12 @@ class Federation:
         steps = int(self.steps_of(self.training).sum())
         self._traced = not plain and self.device.type in ("cpu", "cuda") and steps >= WORTH_TRACING
         # On a GPU a step's graph cuts its own batch: one launch, and nothing for Python to do.
-        self._whole_steps = self._traced and self.device.type == "cuda"
+        self.whole_steps = self._traced and self.device.type == "cuda"
         self._graphs: dict[Any, Graph] = {}
         self._lock = threading.Lock()
-        self._equal_size = int(self.sizes[0]) if (self.sizes == self.sizes[0]).all() else None
+        self.equal_size = int(self.sizes[0]) if (self.sizes == self.sizes[0]).all() else None
         # A GPU graph for a last, shorter batch would cost more than its padding.
-        self._alike = self._equal_size is not None and self.device.type != "cuda"
+        self._alike = self.equal_size is not None and self.device.type != "cuda"
 
     @property
     def m(self) -> int:
@@ -138,7 +139,7 @@ class Federation:
         training = training or self.training
 
         def trained(users: Tensor) -> Tensor:
-            return self._train_chunk(theta, users, t, pull, training, example_weights)
+            return train_chunk(self, theta, users, t, pull, training, example_weights)
 
         return torch.cat(self.over_chunks(trained))
 
@@ -155,97 +156,8 @@ class Federation:
         steps = self.steps_of(training)
         schedule = Schedule.of(self.users, everyone, self.seed, t, batch, steps)
         widest = 0 if self._alike else training.batch
-        for one in schedule.batches(self.users, widest, keyed=self._keyed):
+        for one in schedule.batches(self.users, widest, keyed=self.keyed):
             yield Step(self, one, training.lr)
-
-    def _train_chunk(
-        self,
-        theta: Tensor,
-        users: Tensor,
-        t: int,
-        pull: Pull | None,
-        training: LocalTraining,
-        example_weights: Tensor | None,
-    ) -> Tensor:
-        cut = self.rows.trainable
-        weights, rest = theta[users, :cut].contiguous(), theta[users, cut:].contiguous()
-        state: tuple[Tensor, ...] = (weights, torch.zeros_like(weights), rest)
-        strength, towards, direction = pull.at(users, cut) if pull else (0.0, None, None)
-
-        def step(
-            weights: Tensor,
-            velocity: Tensor,
-            rest: Tensor,
-            towards: Tensor | None,
-            direction: Tensor | None,
-            idle: Tensor | None,
-            *batch: Any,
-        ) -> tuple[Tensor, ...]:
-            slope, new_rest = self._slopes(weights, rest, *batch)
-            if direction is not None:
-                slope = slope + direction
-            if towards is not None:
-                slope = slope + strength * (weights - towards)
-            new_velocity = training.momentum * velocity + slope
-            new_weights = weights - training.lr * new_velocity
-            if idle is None:
-                return new_weights, new_velocity, new_rest
-            return (
-                torch.where(idle, weights, new_weights),
-                torch.where(idle, velocity, new_velocity),
-                torch.where(idle, rest, new_rest),
-            )
-
-        kind = ("step", training.lr, training.momentum, strength)
-        sizes, steps = torch.full_like(users, training.batch), self.steps_of(training)[users]
-        if not self._whole_steps:
-            for batch in self.batches_of(users, t, sizes, steps, training.batch, example_weights):
-                arguments = (towards, direction, batch.idle, *batch.arguments)
-                state = self.graph(kind, step, *state, *arguments, carried=3)
-            return torch.cat([state[0], state[2]], dim=1)
-
-        idle = int(steps.min()) < int(steps.max())
-        padded = self._equal_size is None or self._equal_size % training.batch != 0
-
-        def whole_step(
-            weights: Tensor,
-            velocity: Tensor,
-            rest: Tensor,
-            number: Tensor,
-            towards: Tensor | None,
-            direction: Tensor | None,
-            inputs: Tensor,
-            labels: Tensor,
-            importance: Tensor | None,
-            *schedule: Tensor,
-        ) -> tuple[Tensor, ...]:
-            data = self.users.with_train(inputs, labels)
-            batch = Schedule(*schedule).at(
-                data,
-                number,
-                training.batch,
-                padded=padded,
-                idle=idle,
-                weights=importance,
-                keyed=self._keyed,
-            )
-            after = step(weights, velocity, rest, towards, direction, batch.idle, *batch.arguments)
-            return *after, number + 1
-
-        schedule = Schedule.of(self.users, users, self.seed, t, sizes, steps)
-        state = (*state, torch.zeros((), dtype=torch.int64, device=self.device))
-        train = self.users.train
-        fixed = (towards, direction, train.inputs, train.labels, example_weights)
-        for _ in range(int(steps.max())):
-            state = self.graph(
-                (*kind, idle, training.batch),
-                whole_step,
-                *state,
-                *fixed,
-                *schedule.tensors,
-                carried=4,
-            )
-        return torch.cat([state[0], state[2]], dim=1)
 
     def collaboration_round(self, theta: Tensor, batch: float | None = None) -> Gradients:
         """Each user's full gradient at its row of Θ, and its variance (paper, eq. 9).
@@ -325,16 +237,17 @@ class Federation:
         """The training batches of some users, ``widest`` the largest of their batch sizes."""
         schedule = Schedule.of(self.users, users, self.seed, t, batch, steps)
         padded = 0 if self._alike or self.plain else widest
-        return schedule.batches(self.users, padded, weights, self._keyed)
+        return schedule.batches(self.users, padded, weights, self.keyed)
 
     def gradient(self, weights: Tensor, rest: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Each user's gradient on its batch, and the buffers that came out."""
         slope, rest = self.graph(
-            "gradient", self._slopes, weights.contiguous(), rest.contiguous(), *batch.arguments
+            "gradient", self.slopes, weights.contiguous(), rest.contiguous(), *batch.arguments
         )
         return slope, rest
 
-    def _slopes(self, weights: Tensor, rest: Tensor, *batch: Any) -> tuple[Tensor, Tensor]:
+    def slopes(self, weights: Tensor, rest: Tensor, *batch: Any) -> tuple[Tensor, Tensor]:
+        """Each user's gradient on its batch, and the buffers that came out, untraced."""
         self._model.train()
         if self.plain or (len(weights) == 1 and not self._traced):
             alone: Any = [a if a is None else a[0] for a in batch]

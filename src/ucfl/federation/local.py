@@ -1,0 +1,107 @@
+"""Local training of a chunk of users: a step, and the loop over it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ucfl.federation.batches import Schedule
+from ucfl.federation.training import LocalTraining, Pull
+
+if TYPE_CHECKING:
+    from ucfl.federation.engine import Federation
+
+
+def train_chunk(
+    fed: Federation,
+    theta: Tensor,
+    users: Tensor,
+    t: int,
+    pull: Pull | None,
+    training: LocalTraining,
+    example_weights: Tensor | None,
+) -> Tensor:
+    """Local SGD of some users from their rows of Θ; their new rows."""
+    cut = fed.rows.trainable
+    weights, rest = theta[users, :cut].contiguous(), theta[users, cut:].contiguous()
+    state: tuple[Tensor, ...] = (weights, torch.zeros_like(weights), rest)
+    strength, towards, direction = pull.at(users, cut) if pull else (0.0, None, None)
+
+    def step(
+        weights: Tensor,
+        velocity: Tensor,
+        rest: Tensor,
+        towards: Tensor | None,
+        direction: Tensor | None,
+        idle: Tensor | None,
+        *batch: Any,
+    ) -> tuple[Tensor, ...]:
+        slope, new_rest = fed.slopes(weights, rest, *batch)
+        if direction is not None:
+            slope = slope + direction
+        if towards is not None:
+            slope = slope + strength * (weights - towards)
+        new_velocity = training.momentum * velocity + slope
+        new_weights = weights - training.lr * new_velocity
+        if idle is None:
+            return new_weights, new_velocity, new_rest
+        return (
+            torch.where(idle, weights, new_weights),
+            torch.where(idle, velocity, new_velocity),
+            torch.where(idle, rest, new_rest),
+        )
+
+    kind = ("step", training.lr, training.momentum, strength)
+    sizes, steps = torch.full_like(users, training.batch), fed.steps_of(training)[users]
+    if not fed.whole_steps:
+        for batch in fed.batches_of(users, t, sizes, steps, training.batch, example_weights):
+            arguments = (towards, direction, batch.idle, *batch.arguments)
+            state = fed.graph(kind, step, *state, *arguments, carried=3)
+        return torch.cat([state[0], state[2]], dim=1)
+
+    idle = int(steps.min()) < int(steps.max())
+    padded = fed.equal_size is None or fed.equal_size % training.batch != 0
+
+    def whole_step(
+        weights: Tensor,
+        velocity: Tensor,
+        rest: Tensor,
+        number: Tensor,
+        towards: Tensor | None,
+        direction: Tensor | None,
+        inputs: Tensor,
+        labels: Tensor,
+        importance: Tensor | None,
+        *schedule: Tensor,
+    ) -> tuple[Tensor, ...]:
+        data = fed.users.with_train(inputs, labels)
+        batch = Schedule(*schedule).at(
+            data,
+            number,
+            training.batch,
+            padded=padded,
+            idle=idle,
+            weights=importance,
+            keyed=fed.keyed,
+        )
+        after = step(weights, velocity, rest, towards, direction, batch.idle, *batch.arguments)
+        return *after, number + 1
+
+    train = fed.users.train
+    # As long for every chunk: one graph serves them all.
+    longest = train.labels.shape[1]
+    schedule = Schedule.of(fed.users, users, fed.seed, t, sizes, steps, longest)
+    state = (*state, torch.zeros((), dtype=torch.int64, device=fed.device))
+    fixed = (towards, direction, train.inputs, train.labels, example_weights)
+    for _ in range(int(steps.max())):
+        state = fed.graph(
+            (*kind, idle, training.batch),
+            whole_step,
+            *state,
+            *fixed,
+            *schedule.tensors,
+            carried=4,
+        )
+    return torch.cat([state[0], state[2]], dim=1)
