@@ -179,7 +179,7 @@ class Federation:
         parts = list(self.chunks(chunk))
         threads = torch.get_num_threads()
         shared = self._traced and self.device.type == "cpu" and threads > 1
-        if not shared or len(parts) < 2 * threads:  # fewer would leave cores without work
+        if not shared or len(parts) == 1:
             return [_first(function(users), real) for users, real in parts]
         torch.set_num_threads(1)
         try:
