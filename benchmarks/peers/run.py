@@ -137,6 +137,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--name", help="of the file of results (default: peers-DEVICE)")
     parser.add_argument("--seconds", type=float, default=300, help="that a turn may take")
+    parser.add_argument("--note", default="", help="what a reader of the results should know")
     chosen = parser.parse_args()
     names = [name.strip() for name in chosen.only.split(";")] if chosen.only else list(PEERS)
     if unknown := set(names) - set(PEERS):
@@ -156,6 +157,7 @@ def main() -> None:
     result = {
         "command": " ".join(["python benchmarks/peers/run.py", *map(repr_of, sys.argv[1:])]),
         "machine": {**machine(), "load_before": before, "load_after": os.getloadavg()},
+        "note": chosen.note,
         "entries": entries,
         "failures": failures,
     }
