@@ -25,6 +25,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "docs" / "wireless.md",
     ROOT / "docs" / "speed.md",
+    ROOT / "docs" / "algorithms" / "adaptive-user-centric.md",
     RESULTS / "README.md",
 ]
 
@@ -119,6 +120,20 @@ def drawn() -> str:
     return "\n\n".join(parts) or "None yet."
 
 
+def adaptive() -> str:
+    """The adaptive method where the answer is known: groups, no structure, nothing in common."""
+    lines = ["| federation | method | mean | worst user |", "|---|---|---|---|"]
+    for kind in ("groups", "iid", "own-labels"):
+        found = json.loads((RESULTS / f"adaptive-{kind}.json").read_text())
+        for name, row in found["result"]["algorithms"].items():
+            cells = [
+                f"{row[who]['final']:.1f} ± {row['std'][who]['final']:.1f}"
+                for who in ("mean", "worst")
+            ]
+            lines.append(f"| {kind} | {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def benchmark(name: str, columns: dict[str, str]) -> Callable[[], str]:
     """Some columns of a stored benchmark, and the machine that it ran on."""
 
@@ -159,6 +174,7 @@ WHOLE = {
 }
 
 TABLES: dict[str, Callable[[], str]] = {
+    "adaptive": adaptive,
     "engine-gpu": benchmark(
         "engine-gpu",
         {"model": "model", "precision": "precision", **RATIOS, "first_round": "first round, s"},

@@ -19,9 +19,7 @@ def tables():
     return module
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "docs/wireless.md", "docs/speed.md", "docs/results/README.md"]
-)
+@pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in tables().PAGES])
 def test_the_tables_equal_the_stored_results(page):
     text = (ROOT / page).read_text()
     assert re.search(r"<!-- table \S+ -->\n\|", text)
