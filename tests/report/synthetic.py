@@ -38,7 +38,7 @@ def write_runs(folder, methods=METHODS, seeds=5, rounds=300, users=100, classes=
                 scenario, configuration.algorithm, seed, configuration.data, configuration.model
             )
             streams = {"local": 0, "user-centric": users}.get(method, GROUPS if place > 1 else 1)
-            write_configuration(home, configuration, fed, Traffic(1, 1))
+            write_configuration(home, configuration, fed, people, Traffic(1, 1))
             point = Checkpoint(
                 rounds,
                 1.0,

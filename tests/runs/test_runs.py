@@ -55,7 +55,9 @@ def test_a_run_folder_holds_everything(tmp_path):
     assert about["users"]["groups"] == [0, 0, 1]
     assert [sum(counts) for counts in about["users"]["label_counts"]] == [20, 8, 13]
     assert about["users"]["test_sizes"] == [4, 4, 4]
-    assert '"groups": [0, 0, 1]' in (run.folder / CONFIGURATION).read_text()  # not a line a number
+    assert (
+        '"groups": [ 0, 0, 1 ]' in (run.folder / CONFIGURATION).read_text()
+    )  # not a line a number
     assert run.traffic == Traffic(down=1, up=1)
     assert run.checkpoint.traffic.tolist() == [[1, 1, 1]] * 4
     again = Run.open(run.folder)

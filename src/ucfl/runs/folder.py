@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import platform
 import re
@@ -94,7 +95,8 @@ class Run:
     def history(self) -> pd.DataFrame:
         """The tidy table: round, user, metric, value. Round 0 is the untrained model."""
         try:
-            return pd.read_parquet(self.folder / HISTORY)
+            # In one go: a running trainer may put a newer file in its place at any time.
+            return pd.read_parquet(io.BytesIO((self.folder / HISTORY).read_bytes()))
         except (OSError, ValueError) as error:
             raise UcflError(f"{self.folder} holds no readable history ({error}).") from error
 
