@@ -233,7 +233,7 @@ def _block(size: int, most: int = 128) -> int:
 
 
 def _precision() -> str:
-    """TF32 where PyTorch may use it for convolutions; else three TF32 products, as good as fp32."""
+    """TF32 where PyTorch may use it for convolutions; else three TF32 products, near float32."""
     return "tf32" if torch.backends.cudnn.allow_tf32 else "tf32x3"
 
 
