@@ -70,9 +70,9 @@ def machine() -> dict[str, Any]:
     }
 
 
-def keep(name: str, entries: list[dict[str, Any]], folder: Path | None = None) -> None:
+def keep(name: str, entries: list[dict[str, Any]]) -> None:
     """Write the entries with machine, versions and command; print them."""
-    folder = folder or Path(os.environ.get("OUT", RESULTS))
+    folder = Path(os.environ.get("OUT", RESULTS))
     folder.mkdir(parents=True, exist_ok=True)
     command = "python benchmarks/" + " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
     result = {"command": command, "machine": machine(), "entries": entries}

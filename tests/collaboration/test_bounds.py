@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
@@ -43,6 +43,7 @@ def test_values_by_hand():
 
 @settings(max_examples=100, deadline=None)
 @given(problems())
+@example((np.array([1.0, 1.0, 2881.0, 1.0, 1498.0]), np.array([0.0, 0.0, 0.052, 0.0, 0.0])))
 def test_theorem_1_minimiser_satisfies_the_optimality_conditions(problem):
     """On the simplex: equal partial derivatives where w > 0, no smaller ones where w = 0."""
     n, d = problem

@@ -137,11 +137,11 @@ def test_silhouettes():
 def test_time_is_counted_round_by_round():
     entry = PAPER.entry(COVARIATE_SHIFT, "user-centric:streams=4")
     made = [result(entry, streams=4.0, mean=80.0)]
-    times, accuracy = timed_curve(made, "slow-uplink")
-    assert times[10] - times[9] == pytest.approx(
+    found = timed_curve(made, "slow-uplink")
+    assert found.times[10] - found.times[9] == pytest.approx(
         SYSTEMS["slow-uplink"].round_time(Traffic(4, 1), 4)
     )
-    assert accuracy[-1] == pytest.approx(80)
+    assert found.mean[-1] == pytest.approx(80)
 
 
 def test_the_race_to_seventy_percent():

@@ -12,6 +12,7 @@ from torch import Tensor
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
 from ucfl.collaboration import Mixing, choose_streams, gradient_distances, noise_floor
 from ucfl.collaboration.candidates import NAMES, candidate, common_choice, kernel, own_choices
+from ucfl.collaboration.streams import MOST_STREAMS
 from ucfl.errors import UcflError
 from ucfl.federation import Federation, draws
 from ucfl.wireless import Traffic
@@ -60,7 +61,7 @@ class AdaptiveUserCentric(Algorithm):
         known = floor[floor.isfinite()]
         floor = floor.nan_to_num(float(known.median()) if len(known) else 0.0)
         planned = kernel(distances, floor, fed.sizes, PLANNED)
-        plan = choose_streams(planned, max_streams=min(fed.m, 100), seed=fed.seed)
+        plan = choose_streams(planned, max_streams=min(fed.m, MOST_STREAMS), seed=fed.seed)
         first = torch.full((fed.m,), NAMES.index(FIRST), device=fed.device)
         return {
             "theta": theta,
@@ -85,7 +86,7 @@ class AdaptiveUserCentric(Algorithm):
         mixing = self._mixing(fed, state, choices)
         if trying:
             # Everybody has all local models, and mixes them itself.
-            mixing = Mixing(mixing.streams[mixing.labels], torch.arange(fed.m, device=fed.device))
+            mixing = Mixing(mixing.weights, torch.arange(fed.m, device=fed.device))
         alone = bool((choices == NAMES.index("local")).all()) and not trying
         return {
             **state,

@@ -19,14 +19,13 @@ from ucfl.collaboration import (
     sketch,
     spread,
 )
+from ucfl.collaboration.streams import MOST_STREAMS
 from ucfl.errors import UcflError, UcflWarning
 from ucfl.federation import Federation, Gradients
 from ucfl.wireless import Traffic
 
-#: Streams up to which every k is tried: where k is given the silhouettes are only reported, and
-#: in large federations nobody could afford more.
-MOST_STREAMS = 100
-#: Users up to which ``auto`` tries every k there is.
+#: Users up to which ``auto`` tries every k there is. (Where k is given, silhouettes are only
+#: reported.)
 EVERY_K = 1000
 
 

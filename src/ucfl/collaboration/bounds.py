@@ -77,7 +77,7 @@ def optimal_weights(
         return _on_path(n, d, 0.0)
     low = math.log(1e-6 / (n.sum() * positive.max()))
     high = math.log(1e6 / (n.min() * positive.min()))
-    best = _search(value, low, high)
+    best = _search(value, low, high, _kinks(n, d))
     candidates = [_on_path(n, d, slope) for slope in (0.0, math.exp(best), math.inf)]
     return min(candidates, key=lambda w: bound(w, n, d, setting))
 
@@ -119,15 +119,31 @@ def _on_path(n: Floats, d: Floats, slope: float) -> Floats:
     return np.asarray(weights / weights.sum())
 
 
-def _search(value: Callable[[float], float], low: float, high: float) -> float:
-    """The minimum of a function of one number: a grid, then golden section around its best."""
-    grid = np.linspace(low, high, 257)
-    best = int(np.argmin([value(x) for x in grid]))
-    left, right = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
-    found = optimize.minimize_scalar(
-        value, bounds=(left, right), method="bounded", options={"xatol": 1e-10}
-    )
-    return float(found.x)
+def _kinks(n: Floats, d: Floats) -> Floats:
+    """Logarithms of the λ at which the path gives a user up; between them it is smooth."""
+    order = np.argsort(d, kind="stable")
+    mass, cost = np.cumsum(n[order])[:-1], np.cumsum(n[order] * d[order])[:-1]
+    steps = d[order][1:] * mass - cost
+    return -np.log(steps[steps > 0])
+
+
+def _search(value: Callable[[float], float], low: float, high: float, kinks: Floats) -> float:
+    """The minimum of a function of one number: a grid, then golden section beside its best.
+
+    The grid has the function's kinks, so that no step of the section straddles one.
+    """
+    grid = np.sort([*np.linspace(low, high, 257), *kinks])
+    values = [value(x) for x in grid]
+    best = int(np.argmin(values))
+    found = [(values[best], float(grid[best]))]
+    for left in range(max(best - 1, 0), min(best + 1, len(grid) - 1)):
+        if grid[left] < grid[left + 1]:
+            ends = (grid[left], grid[left + 1])
+            near = optimize.minimize_scalar(
+                value, bounds=ends, method="bounded", options={"xatol": 1e-10}
+            )
+            found.append((float(near.fun), float(near.x)))
+    return min(found)[1]
 
 
 def _vectors(weights: Any, sizes: Any, divergences: Any) -> tuple[Floats, Floats, Floats]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ucfl.collaboration.mixing import Mixing
+from ucfl.collaboration.weights import kernel_weights
+
 #: Kernel widths, in units of the gradients' noise floor.
 WIDTHS = (1, 2, 4, 8, 16, 32)
 #: All candidates by name, sharpest first; ``hard`` is FedAvg inside each stream of the plan.
@@ -17,9 +20,7 @@ def kernel(distances: Tensor, floor: Tensor, sizes: Tensor, width: float) -> Ten
     Eq. 7 with K batches of n_k = N/K examples has σ²_i = (K − 1) s_i, where s_i is the variance of
     user i's full gradient: h = K − 1, and n_k need not be chosen.
     """
-    noise = floor[:, None] + floor[None, :]
-    exponent = torch.where(distances == 0, 0.0, -distances / (width * noise))
-    return torch.softmax(sizes.double().log() + exponent, dim=1)
+    return kernel_weights(distances, width * (floor[:, None] + floor[None, :]), sizes)
 
 
 def candidate(name: str, distances: Tensor, floor: Tensor, sizes: Tensor, labels: Tensor) -> Tensor:
@@ -28,11 +29,8 @@ def candidate(name: str, distances: Tensor, floor: Tensor, sizes: Tensor, labels
         return torch.eye(len(sizes), dtype=torch.float64, device=sizes.device)
     if name.startswith("h="):
         return kernel(distances, floor, sizes, float(name[2:]))
-    together = torch.ones_like(distances, dtype=torch.bool)
-    if name == "hard":
-        together = labels[:, None] == labels[None, :]
-    weights = torch.where(together, sizes.double(), 0.0)
-    return weights / weights.sum(1, keepdim=True)
+    mixing = Mixing.within(sizes, labels) if name == "hard" else Mixing.average(sizes)
+    return mixing.weights
 
 
 def common_choice(losses: Tensor, current: int) -> int:

@@ -40,6 +40,11 @@ class Mixing:
         return cls(streams / streams.sum(1, keepdim=True), labels).part(here)
 
     @property
+    def weights(self) -> Tensor:
+        """W itself, a row per user."""
+        return self.streams[self.labels]
+
+    @property
     def count(self) -> int:
         """k, the number of streams."""
         return len(self.streams)

@@ -25,6 +25,9 @@ Labels = NDArray[np.int64]
 #: fifth stream for one odd user out of 100 raised the silhouette by 0.002 to 0.004.
 NEARLY = 0.01
 
+#: Streams up to which every k is tried where trying them all would take long: nobody could afford
+#: more broadcasts in a round.
+MOST_STREAMS = 100
 #: Users above which clusterings are computed in fewer dimensions, and silhouettes on a sample.
 LARGE = 2000
 #: Those dimensions, and that sample.

@@ -61,9 +61,13 @@ def weights_from_distances(distances: Array, variances: Array, sizes: Array) -> 
     if not (size > 0).all():
         raise UcflError("every user needs at least one example.")
     sigma = variance.sqrt()
-    width = 2 * sigma[:, None] * sigma[None, :]
-    exponent = torch.where(delta == 0, 0.0, -delta / width)
-    return _like(distances, torch.softmax(size.log() + exponent, dim=1))
+    return _like(distances, kernel_weights(delta, 2 * sigma[:, None] * sigma[None, :], size))
+
+
+def kernel_weights(distances: Tensor, widths: Tensor, sizes: Tensor) -> Tensor:
+    """w_ij ∝ n_j exp(−Δ_ij / b_ij), rows summing to one, in the log domain and float64."""
+    exponent = torch.where(distances == 0, 0.0, -distances / widths)
+    return torch.softmax(sizes.double().log() + exponent, dim=1)
 
 
 def _double(array: NDArray[Any] | Tensor) -> Tensor:

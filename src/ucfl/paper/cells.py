@@ -21,7 +21,6 @@ from torch import Tensor
 from ucfl import algorithms
 from ucfl.algorithms.user_centric import UserCentric
 from ucfl.errors import UcflError
-from ucfl.federation import Federation
 from ucfl.runs import Run
 from ucfl.runs.checkpoint import write_atomically
 from ucfl.runs.folder import mean, worst
@@ -88,7 +87,7 @@ class Result:
     groups: NDArray[np.int64] | None = None
 
     @classmethod
-    def of(cls, cell: Cell, run: Run, fed: Federation) -> Result:
+    def of(cls, cell: Cell, run: Run) -> Result:
         """What is kept of a finished run."""
         point, about, chosen = run.checkpoint, run.about, run.summary["best_round"]
         history = {name: values.double().numpy() for name, values in point.history.items()}
@@ -98,7 +97,7 @@ class Result:
             for who, over in (("mean", mean), ("worst", worst))
         }
         found = point.state if isinstance(run.algorithm, UserCentric) else {}
-        labels = run.algorithm.audience(point.state)
+        labels, groups = run.algorithm.audience(point.state), about["users"]["groups"]
         return cls(
             cell,
             {
@@ -119,7 +118,7 @@ class Result:
             _array(found.get("weights")),
             _array(found.get("silhouettes")),
             None if labels is None else labels.numpy(),
-            None if fed.groups is None else fed.groups.cpu().numpy(),
+            None if groups is None else np.asarray(groups),
         )
 
     @property

@@ -25,6 +25,7 @@ from ucfl.paper.printed import (
 )
 from ucfl.paper.reproduce import Measured
 from ucfl.paper.tables import Spread, spread, table1
+from ucfl.runs import Curve
 
 #: The accuracy in percent that methods race to (sec. V-D), and how many cells must agree.
 TARGET = 70.0
@@ -175,16 +176,18 @@ def mean_silhouettes(results: Sequence[Result]) -> NDArray[np.float64] | None:
     return mean
 
 
-def timed_curve(
-    results: Sequence[Result], system: str
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """When each round ends in T_dl, and the mean test accuracy then, over the seeds."""
-    times = []
-    for result in results:
-        users = int(result.about["users"])
-        network = wireless.SYSTEMS[system]
-        times.append(network.elapsed(result.start_traffic, result.traffic, users, result.labels))
-    return np.mean(times, axis=0), np.mean([r.curves["test_mean"] for r in results], axis=0)
+def timed_curve(results: Sequence[Result], system: str) -> Curve:
+    """Accuracies at the times in T_dl that rounds end, over the seeds."""
+    network = wireless.SYSTEMS[system]
+    times = [
+        network.elapsed(result.start_traffic, result.traffic, int(result.about["users"]))
+        for result in results
+    ]
+    mean, worst = (
+        np.mean([result.curves[f"test_{who}"] for result in results], axis=0)
+        for who in ("mean", "worst")
+    )
+    return Curve(np.mean(times, axis=0), mean, worst, network.unit)
 
 
 def times_to(form: Form, measured: Measured, system: str) -> dict[str, float] | None:
@@ -194,9 +197,7 @@ def times_to(form: Form, measured: Measured, system: str) -> dict[str, float] | 
         results = measured.get(form.entry(COVARIATE_SHIFT, name), ())
         if not results:
             return None
-        when, accuracy = timed_curve(results, system)
-        reached = np.flatnonzero(accuracy >= TARGET)
-        times[name] = float(when[reached[0]]) if len(reached) else math.inf
+        times[name] = timed_curve(results, system).time_to_accuracy(TARGET)
     return times
 
 

@@ -63,7 +63,7 @@ def time(form: Form, measured: Measured) -> Panels:
     for system in SYSTEMS:
         curves = {e.algorithm: timed_curve(measured[e], system) for e in entries}
         # To the end of the shortest but local training's, which costs next to nothing.
-        ends = [float(curve[0][-1]) for name, curve in curves.items() if name != "local"]
+        ends = [float(curve.times[-1]) for name, curve in curves.items() if name != "local"]
         until = min(ends) if ends else None
         panels[system] = figures.accuracy_over_time(curves, target=TARGET, until=until)
     return panels

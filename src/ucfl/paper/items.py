@@ -129,10 +129,12 @@ class Item:
     entries: Callable[[Form], list[Entry]]
 
 
-def _in_every_scenario(form: Form, names: Sequence[str]) -> list[Entry]:
+def _crossed(
+    form: Form, names: Sequence[str], scenarios: Iterable[str] = tuple(SCENARIOS)
+) -> list[Entry]:
     return [
         form.entry(scenario, name)
-        for scenario in SCENARIOS
+        for scenario in scenarios
         for name in names
         if name != "oracle" or scenario != LABEL_SHIFT  # label shift has no groups
     ]
@@ -140,7 +142,7 @@ def _in_every_scenario(form: Form, names: Sequence[str]) -> list[Entry]:
 
 def _table1(form: Form) -> list[Entry]:
     printed = [form.entry(s, name) for s, values in TABLE_1.items() for name in values]
-    return printed + _in_every_scenario(form, ["cfl", "fedfomo", "fedprox"])
+    return printed + _crossed(form, ["cfl", "fedfomo", "fedprox"])
 
 
 def _table2(form: Form) -> list[Entry]:
@@ -148,7 +150,7 @@ def _table2(form: Form) -> list[Entry]:
 
 
 def _accuracy(form: Form) -> list[Entry]:
-    return _in_every_scenario(
+    return _crossed(
         form, [name for name in METHODS if name not in ("fedprox", "parallel-user-centric")]
     )
 
@@ -159,7 +161,7 @@ def _clusters(form: Form) -> list[Entry]:
 
 
 def _silhouette(form: Form) -> list[Entry]:
-    return _in_every_scenario(form, ["user-centric"])
+    return _crossed(form, ["user-centric"])
 
 
 #: Whom the paper times (sec. V-D), and local training and the oracle for reference.
@@ -177,12 +179,7 @@ BESIDE_PARALLEL = ("parallel-user-centric", "user-centric", "fedavg", "local", "
 
 
 def _parallel(form: Form) -> list[Entry]:
-    return [
-        form.entry(scenario, name)
-        for scenario in (LABEL_SHIFT, COVARIATE_LABEL_SHIFT)
-        for name in BESIDE_PARALLEL
-        if name != "oracle" or scenario != LABEL_SHIFT
-    ]
+    return _crossed(form, BESIDE_PARALLEL, (LABEL_SHIFT, COVARIATE_LABEL_SHIFT))
 
 
 def batch_entries(form: Form, scenario: str) -> dict[int, Entry]:

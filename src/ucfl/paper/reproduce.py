@@ -137,7 +137,7 @@ def run_cells(
             if _is_over(ends):
                 return False
             raise
-        store.save(Result.of(cell, run, standing.fed))
+        store.save(Result.of(cell, run))
         shutil.rmtree(run.folder)
     return True
 

@@ -12,6 +12,7 @@ from ucfl.paper.cells import Result
 from ucfl.paper.items import ITEMS, Form
 from ucfl.paper.printed import METHODS, SCENARIOS, TABLE_1, TABLE_2, Printed
 from ucfl.paper.reproduce import Measured
+from ucfl.runs.folder import deviation
 
 #: Why `best` stands beside the printed value, for every page that shows it.
 COMPARED = (
@@ -32,8 +33,7 @@ class Spread:
     @classmethod
     def over(cls, values: Sequence[float]) -> Spread:
         """Of one value per seed."""
-        deviation = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-        return cls(float(np.mean(values)), deviation)
+        return cls(float(np.mean(values)), float(deviation(values)))
 
     def __str__(self) -> str:
         return _plus_minus(self.mean, self.std)

@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from ucfl.errors import UcflError
 from ucfl.report.palette import GROUPS, Style, styles
 from ucfl.runs import Curve
+from ucfl.runs.folder import deviation
 
 Floats = NDArray[np.float64]
 
@@ -157,18 +158,18 @@ def bars(
         height = 0.62 + 0.2 * len(every)
         figure, axes = _canvas(width, title, height)
         for place, (label, style) in enumerate(styles(every).items()):
-            mean, deviation = float(every[label].mean()), _deviation(every[label])
+            mean, spread = float(every[label].mean()), _finite_deviation(every[label])
             finite = math.isfinite(mean)
             hatch = "///" if style.dashes else None
             axes.barh(
                 place, mean if finite else 0, 0.66, color=style.light, hatch=hatch,
                 edgecolor="white", linewidth=0,
             )  # fmt: skip
-            if finite and deviation:
-                axes.errorbar(mean, place, xerr=deviation, color="#333333", lw=0.8, capsize=1.5)
+            if finite and spread:
+                axes.errorbar(mean, place, xerr=spread, color="#333333", lw=0.8, capsize=1.5)
             said = f"{mean:.1f}" if finite else "never"
             axes.annotate(
-                said, (mean + deviation if finite else 0, place), xytext=(3, 0),
+                said, (mean + spread if finite else 0, place), xytext=(3, 0),
                 textcoords="offset points", va="center", fontsize=6.5,
             )  # fmt: skip
         axes.set_yticks(range(len(every)), list(every))
@@ -286,7 +287,7 @@ def _line_with_spread(
     marker: dict[str, Any] = {"marker": "o", "ms": 3} if marked else {}
     axes.plot(x, mean, label=label, color=style.light, **_dashes(style), **marker)
     if len(values) > 1:
-        spread = values.std(0, ddof=1)
+        spread = deviation(values)
         axes.fill_between(x, mean - spread, mean + spread, color=style.light, alpha=0.15, lw=0)
 
 
@@ -309,8 +310,8 @@ def _seeds_by_points(values: ArrayLike, label: str) -> Floats:
     return table
 
 
-def _deviation(values: Floats) -> float:
-    return float(values.std(ddof=1)) if len(values) > 1 and np.isfinite(values).all() else 0.0
+def _finite_deviation(values: Floats) -> float:
+    return float(deviation(values)) if np.isfinite(values).all() else 0.0
 
 
 def _unit(unit: str) -> str:

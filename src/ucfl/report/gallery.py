@@ -13,6 +13,7 @@ from ucfl.report import figures
 from ucfl.report.collaboration import Collaboration, by_seed, collaboration
 from ucfl.runs import Curve, Run, curve
 from ucfl.runs.folder import mean, worst
+from ucfl.runs.timing import common_target
 
 Runs = dict[str, list[Run]]
 
@@ -102,15 +103,16 @@ def _curves(runs: Runs, look: Look) -> dict[str, Curve]:
 
 
 def _target(curves: dict[str, Curve], look: Look) -> float:
-    if look.target is not None:
-        return look.target
-    if "fedavg" not in curves:
+    target = common_target(curves) if look.target is None else look.target
+    if target is None:
         raise UcflError("no run of fedavg is there to take a target from; give --target.")
-    return float(curves["fedavg"].mean[-1])
+    return target
 
 
 def _measured(runs: Runs) -> dict[int, Collaboration]:
     found = by_seed((run.seed, collaboration(run)) for each in runs.values() for run in each)
     if not found:
-        raise UcflError("none of these runs is user-centric, so nobody has measured W.")
+        raise UcflError(
+            "none of these runs is user-centric, so nobody has measured W; add one that is."
+        )
     return found

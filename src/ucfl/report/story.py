@@ -22,7 +22,7 @@ from ucfl.errors import UcflError
 from ucfl.report.collaboration import Collaboration, by_seed, collaboration
 from ucfl.report.palette import GROUPS, styles
 from ucfl.runs import Curve, Run, find_runs
-from ucfl.runs.folder import best_round, mean, worst
+from ucfl.runs.folder import CHECKPOINT, best_round, deviation, mean, worst
 from ucfl.wireless import SYSTEMS, Traffic, WirelessSystem
 
 Floats = NDArray[np.float64]
@@ -61,7 +61,9 @@ def gather(folders: Sequence[Path]) -> dict[str, list[Run]]:
             )
     for seed in {run.seed for run in every}:
         if len({r.about["configuration"]["data"] for r in every if r.seed == seed}) > 1:
-            raise UcflError(f"the runs of seed {seed} have different users' data.")
+            raise UcflError(
+                f"the runs of seed {seed} have different users' data; give those of one data set."
+            )
     return runs
 
 
@@ -138,7 +140,7 @@ class _Digest:
 
 def _digest(run: Run) -> _Digest:
     run = replace(run)  # the copy's checkpoint goes when the copy goes
-    if not (run.folder / "checkpoint.safetensors").exists() or run.checkpoint.round < 1:
+    if not (run.folder / CHECKPOINT).exists() or run.checkpoint.round < 1:
         raise UcflError(f"{run.folder} has stored no round yet; see it train with ucfl watch.")
     length = run.checkpoint.round + 1
     return _Digest(
@@ -178,11 +180,11 @@ def _method(label: str, digests: list[_Digest]) -> dict[str, Any]:
         "start": start.tolist(),
         "traffic": _run_lengths(traffic),
         "mean": means.mean(0).tolist(),
-        "deviation": _rounded(_deviation(means)),
+        "deviation": _rounded(deviation(means)),
         "low": _rounded(low),
         "high": _rounded(high),
         "worst": _rounded(worsts.mean(0)),
-        "worst_deviation": _rounded(_deviation(worsts)),
+        "worst_deviation": _rounded(deviation(worsts)),
         "final": _summary(means[:, -1], worsts[:, -1]),
         "best": _summary(means[picked], worsts[picked]),
     }
@@ -351,18 +353,10 @@ def _notes(story: Story, digests: dict[str, list[_Digest]]) -> list[str]:
 def _summary(means: Floats, worsts: Floats) -> dict[str, float]:
     return {
         "mean": float(means.mean()),
-        "deviation": float(_deviation(means)),
+        "deviation": float(deviation(means)),
         "worst": float(worsts.mean()),
-        "worst_deviation": float(_deviation(worsts)),
+        "worst_deviation": float(deviation(worsts)),
     }
-
-
-def _deviation(values: Floats) -> Floats:
-    """The sample deviation over seeds; 0 for one."""
-    if len(values) < 2:
-        return np.zeros(values.shape[1:])
-    spread: Floats = values.std(0, ddof=1)
-    return spread
 
 
 def _quantile(test: Floats, share: float) -> Floats:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ucfl import algorithms as registry
 from ucfl.errors import UcflError
-from ucfl.runs.folder import Configuration, Run
+from ucfl.runs.folder import Configuration, Run, deviation
 from ucfl.runs.loop import OnNote, OnRound, adjusted, federation, train
 from ucfl.users import Scenario
 
@@ -47,9 +47,6 @@ class Comparison:
                 when: float(statistic([summary[who][when] for summary in summaries]))
                 for when in ("final", "best")
             }
-
-        def deviation(values: list[float]) -> float:
-            return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
         return {
             "mean": over_seeds("mean", np.mean),

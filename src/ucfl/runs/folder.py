@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ucfl import algorithms
 from ucfl.algorithms import Algorithm
@@ -156,7 +156,9 @@ def find_runs(folder: Path) -> dict[str, list[Run]]:
     places = [folder] if (folder / CONFIGURATION).exists() else sorted(folder.iterdir())
     found = [Run.open(place) for place in places if (place / CONFIGURATION).exists()]
     if not found:
-        raise UcflError(f"{folder} holds no run.")
+        raise UcflError(
+            f"{folder} holds no run: give a run's folder, or one with runs' folders in it."
+        )
     if len(names := {run.scenario.name for run in found}) > 1:
         raise UcflError(f"{folder} holds runs of several scenarios: {', '.join(sorted(names))}.")
     runs: dict[str, list[Run]] = {}
@@ -175,6 +177,15 @@ def worst(accuracies: NDArray[np.float64]) -> float:
     """Lowest accuracy in percent among the users that have test data; NaN if none has."""
     real = accuracies[~np.isnan(accuracies)]
     return float(100 * real.min()) if len(real) else float("nan")
+
+
+def deviation(values: ArrayLike) -> NDArray[np.float64]:
+    """The sample deviation over the first axis, that of seeds; 0 for one."""
+    array = np.asarray(values, dtype=np.float64)
+    if len(array) < 2:
+        return np.zeros(array.shape[1:])
+    spread: NDArray[np.float64] = array.std(axis=0, ddof=1)
+    return spread
 
 
 def best_round(validation: NDArray[np.float64]) -> int:

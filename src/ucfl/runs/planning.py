@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,14 @@ from numpy.typing import NDArray
 from ucfl import algorithms, wireless
 from ucfl.algorithms.user_centric import UserCentric
 from ucfl.collaboration import stream_choices, tradeoff_function
-from ucfl.collaboration.streams import NEARLY
+from ucfl.collaboration.streams import MOST_STREAMS, NEARLY
 from ucfl.errors import UcflError
 from ucfl.runs.folder import Run, find_runs
 from ucfl.runs.loop import federation
-from ucfl.runs.timing import curve
+from ucfl.runs.timing import common_target, curve
 from ucfl.users import Scenario
 from ucfl.wireless import Plan
 from ucfl.wireless.planner import Worth
-
-#: Every k is tried up to here; beyond, only a stream for each user.
-MOST_STREAMS = 100
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,8 @@ class Question:
     def from_runs(cls, folder: Path) -> Question:
         """W of the first user-centric run in a folder, and all runs there for their times."""
         runs = find_runs(folder)
-        personal = [run for each in runs.values() for run in each if _is_user_centric(run)]
+        every = [run for each in runs.values() for run in each]
+        personal = [run for run in every if isinstance(run.algorithm, UserCentric)]
         if not personal:
             raise UcflError(
                 f"{folder} holds no run of user-centric, so nobody has measured W; "
@@ -60,7 +57,9 @@ class Question:
                 loaded = np.load(file, allow_pickle=False)
                 weights = loaded if isinstance(loaded, np.ndarray) else loaded[loaded.files[0]]
         except (OSError, ValueError, IndexError) as error:
-            raise UcflError(f"{file} holds no readable matrix ({error}).") from error
+            raise UcflError(
+                f"{file} holds no readable matrix ({error}); save W as .npy, .npz or .csv."
+            ) from error
         return cls(np.asarray(weights, dtype=np.float64), model_bytes or 0)
 
     @classmethod
@@ -84,6 +83,7 @@ class Question:
         if isinstance(found, wireless.Site) and not self.model_bytes:
             raise UcflError("a saved W does not say how large the model is: give --model-bytes.")
         choices = stream_choices(self.weights, min(users, MOST_STREAMS), self.seed)
+        # Beyond those, only a stream for each user.
         choices.setdefault(users, (0.0, np.arange(users)))
         return wireless.plan(
             choices,
@@ -99,9 +99,8 @@ class Question:
     def times(self, system: str, target: float | None = None) -> dict[str, Any]:
         """When each algorithm's mean accuracy reaches the target (FedAvg's final, if not given)."""
         curves = {label: curve(runs, system) for label, runs in self.runs.items()}
+        target = common_target(curves) if target is None else target
         if target is None:
-            target = float(curves["fedavg"].mean[-1]) if "fedavg" in curves else math.nan
-        if math.isnan(target):
             return {}
         rows = {
             label: {
@@ -152,7 +151,3 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 def _is_own(name: str) -> bool:
     word, colon, _ = name.partition(":")
     return bool(colon) and not word.startswith("silhouette")
-
-
-def _is_user_centric(run: Run) -> bool:
-    return isinstance(run.algorithm, UserCentric)

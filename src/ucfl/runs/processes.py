@@ -39,7 +39,9 @@ def my_users(users: Users) -> Users:
     if shards.ranks() == 1:
         return users
     if len(users) < shards.ranks():
-        raise UcflError(f"{len(users)} users cannot be shared out to {shards.ranks()} processes.")
+        raise UcflError(
+            f"{len(users)} users cannot be shared out to {shards.ranks()} processes: start fewer."
+        )
     return users.select(list(shards.share(len(users))))
 
 

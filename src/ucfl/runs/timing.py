@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ucfl import wireless
 from ucfl.runs.folder import Run, mean, worst
-from ucfl.wireless import Site, System, WirelessSystem
+from ucfl.wireless import Site, System
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,13 @@ def time_to_accuracy(
     return curve(runs, system, seed=seed).time_to_accuracy(target)
 
 
+def common_target(curves: Mapping[str, Curve]) -> float | None:
+    """FedAvg's final mean accuracy: what every method is timed to, unless asked otherwise."""
+    final = float(curves["fedavg"].mean[-1]) if "fedavg" in curves else math.nan
+    return None if math.isnan(final) else final
+
+
 def network(system: str | System | Site, run: Run) -> System:
     """The system with the run's users and model in it."""
     found = wireless.find(system) if isinstance(system, str) else system
-    if isinstance(found, Site | WirelessSystem):
-        return found.serving(run.users, run.model_bytes)
-    return found
+    return found.serving(run.users, run.model_bytes)

@@ -45,6 +45,10 @@ class System(ABC):
     def uplink(self, models: float, users: int) -> float:
         """Time until every user has sent ``models`` models."""
 
+    def serving(self, users: int, model_bytes: int) -> System:
+        """The network with these users and this model in it: itself, if it takes any."""
+        return self
+
     def joules(self, traffic: Traffic, users: int, labels: Labels | None = None) -> float:
         """Energy of a round; NaN where a system knows no power."""
         return math.nan
@@ -116,10 +120,6 @@ class WirelessSystem(System):
     def uplink(self, models: float, users: int) -> float:
         """ρ T_dl for each model."""
         return self.rho * models
-
-    def serving(self, users: int, model_bytes: int) -> WirelessSystem:
-        """The same for any users and model."""
-        return self
 
 
 #: The three systems of the paper (fig. "accuracy against time").
