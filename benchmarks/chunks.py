@@ -1,40 +1,40 @@
 """How many users to stack on this CPU: one round of rotated-mnist at several chunk sizes.
 
-Run with: .venv/bin/python benchmarks/chunks.py
-Prints, for each batch size, the time of the plain path over that of each chunk size; the paths
-take turns, so that a slow moment of the machine hits all of them.
+Run with: python benchmarks/chunks.py [repeats]
+For each batch size, how many times faster a chunk of users is than users one by one.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from side_by_side import entry, keep, side_by_side
 
 from ucfl.runs import federation
 from ucfl.users import find
 
-CHUNKS = (2, 4, 5, 10, 20)
-PLAIN = 0
-REPEATS = 5
+CHUNKS = (1, 2, 4, 6, 10, 20)
+
+
+def one_round(batch: int, chunk: int) -> Callable[[], Any]:
+    scenario = find("rotated-mnist").change({"batch": batch})
+    fed = federation(scenario, device="cpu", chunk=chunk)
+    theta = fed.initial()
+    return lambda: fed.train(theta, 1)
 
 
 def main() -> None:
-    print("speed against the plain path, chunk = " + ", ".join(map(str, CHUNKS)))
+    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    entries = []
     for batch in (10, 16, 32, 64):
-        scenario = find("rotated-mnist").change({"batch": batch})
-        feds = {PLAIN: federation(scenario, device="cpu", plain=True)}
-        feds |= {chunk: federation(scenario, device="cpu", chunk=chunk) for chunk in CHUNKS}
-        times: dict[int, list[float]] = {path: [] for path in feds}
-        for repeat in range(REPEATS + 1):
-            for path, fed in feds.items():
-                theta = fed.initial()
-                began = time.perf_counter()
-                fed.train(theta, repeat)
-                if repeat:  # the first is a warm-up
-                    times[path].append(time.perf_counter() - began)
-        medians = {path: statistics.median(values) for path, values in times.items()}
-        ratios = [f"{medians[PLAIN] / medians[chunk]:.2f}" for chunk in CHUNKS]
-        print(f"batch {batch:3d}: " + "  ".join(ratios))
+        contestants = {f"chunk of {chunk}": one_round(batch, chunk) for chunk in CHUNKS}
+        times = side_by_side(contestants, repeats)
+        entries += [
+            entry(name, "chunk of 1", 20, times, batch=batch) for name in list(contestants)[1:]
+        ]
+    keep("chunks-cpu", entries)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from runs.test_runs import ucfl_command, write_users
-from ucfl.cli import _seeds, _toml
+from ucfl.cli.common import seeds_from
+from ucfl.cli.listing import _toml
 from ucfl.errors import UcflError
 from ucfl.users import SCENARIOS, find
 
@@ -220,12 +221,12 @@ def test_a_stopped_run_says_how_to_go_on(data, tmp_path, number):
     assert ucfl(*longer, cwd=tmp_path).returncode == 0
 
 
-def test_seeds():
-    assert _seeds("0") == [0]
-    assert _seeds("0-2,7") == [0, 1, 2, 7]
+def testseeds_from():
+    assert seeds_from("0") == [0]
+    assert seeds_from("0-2,7") == [0, 1, 2, 7]
     for bad in ("", "x", "1-", "-1"):
         with pytest.raises(UcflError):
-            _seeds(bad)
+            seeds_from(bad)
 
 
 def test_help_for_everything(tmp_path):

@@ -25,7 +25,7 @@ from ucfl.paper import Page, Survey
 from ucfl.paper.page import CLAIM_HEADERS, claims_as_text
 from ucfl.paper.reproduce import duration
 from ucfl.paper.tables import COMPARED, HEADERS, agreement, as_text
-from ucfl.report.story import SHARED_OR_ALONE, Story, method_curve
+from ucfl.report.answer import SHARED_OR_ALONE, Story, method_curve
 from ucfl.runs import Progress
 from ucfl.runs.loop import OnRound
 from ucfl.users.acquire import OnBytes

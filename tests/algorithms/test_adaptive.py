@@ -61,8 +61,11 @@ def test_calibrations_cost_every_local_model_and_stop_when_the_choice_is_stable(
 
 
 def test_everyone_may_choose_for_itself():
-    state, _ = after("adaptive-user-centric:choice=own", make_federation(opposite_groups()), 6)
-    assert len(state["choices"]) == 6
+    fed = make_federation(opposite_groups())
+    state, _ = after("adaptive-user-centric:choice=own", fed, 6)
+    assert not {NAMES[number] for number in state["choices"].tolist()} & {"fedavg", "h=32"}
+    weights = find("adaptive-user-centric")._mixing(fed, state, state["choices"]).weights
+    assert float(weights[:3, 3:].sum() + weights[3:, :3].sum()) < 0.05
 
 
 def test_a_few_voters_cost_less_and_are_the_same_every_time():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -33,9 +35,10 @@ def write_runs(folder, methods=METHODS, seeds=5, rounds=300, users=100, classes=
             algorithm = algorithms.find(method)
             home = folder / f"{place}-{seed}"
             home.mkdir(parents=True)
-            configuration = Configuration.of(scenario, algorithm, fed, f"data of seed {seed}")
-            configuration = Configuration(
-                scenario, configuration.algorithm, seed, configuration.data, configuration.model
+            configuration = replace(
+                Configuration.of(scenario, algorithm, fed, people),
+                seed=seed,
+                data=f"data of seed {seed}",
             )
             streams = {"local": 0, "user-centric": users}.get(method, GROUPS if place > 1 else 1)
             write_configuration(home, configuration, fed, people, Traffic(1, 1))

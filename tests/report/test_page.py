@@ -9,7 +9,8 @@ import pytest
 import ucfl
 from conftest import make_users
 from report.synthetic import write_runs
-from ucfl.report import gather, plain, tell
+from ucfl.plain import plain
+from ucfl.report import gather, tell
 from ucfl.runs import curve
 from ucfl.wireless import SYSTEMS, Traffic, WirelessSystem
 

@@ -9,8 +9,9 @@ import ucfl
 from conftest import make_users
 from report.synthetic import write_runs
 from ucfl.errors import UcflError
-from ucfl.report import gather, page, plain, tell
-from ucfl.report.story import method_curve, method_of
+from ucfl.plain import plain
+from ucfl.report import gather, page, tell
+from ucfl.report.answer import method_curve, method_of
 from ucfl.runs import curve, find_runs
 from ucfl.runs.folder import HISTORY
 from ucfl.wireless import SYSTEMS, WirelessSystem

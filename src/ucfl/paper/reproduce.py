@@ -16,7 +16,7 @@ from ucfl.paper.items import work
 from ucfl.runs import Progress, Run, Stopped, federation
 from ucfl.runs.folder import CHECKPOINT, device_name
 from ucfl.runs.loop import OnNote, OnRound, find_device, train
-from ucfl.users import Scenario
+from ucfl.users import Scenario, Users
 
 #: Results by entry, in order of their seeds: what tables, claims and figures are made from.
 Measured = Mapping[Entry, Sequence[Result]]
@@ -144,17 +144,17 @@ def run_cells(
 
 @dataclass(frozen=True)
 class _Standing:
-    """The federation at work: its scenario, whatever the rounds, and its users' checksum."""
+    """The federation at work: its scenario, whatever the rounds, and all its users."""
 
     scenario: Scenario
     fed: Federation
-    data: str
+    users: Users
 
     @classmethod
     def of(cls, cell: Cell, device: str) -> _Standing:
         scenario = cell.entry.scenario
-        fed = federation(scenario, cell.seed, device=device)
-        return cls(scenario, fed, fed.users.checksum())
+        users = scenario.build(cell.seed)
+        return cls(scenario, federation(scenario, cell.seed, device=device, users=users), users)
 
     def serves(self, cell: Cell) -> bool:
         same = cell.entry.scenario.change({"rounds": self.scenario.rounds}) == self.scenario
@@ -172,7 +172,7 @@ def _trained(
             cell.entry.scenario,
             algorithm,
             standing.fed,
-            standing.data,
+            standing.users,
             out=folder,
             resume=not fresh,
             fresh=fresh,

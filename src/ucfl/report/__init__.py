@@ -3,7 +3,7 @@
 from ucfl.report.export import EXPORTS
 from ucfl.report.figures import DOUBLE, SINGLE, check_suffix, save
 from ucfl.report.gallery import FIGURES, Look
-from ucfl.report.page import page, plain
+from ucfl.report.page import page
 from ucfl.report.story import gather, tell
 from ucfl.report.watching import follow
 
@@ -17,7 +17,6 @@ __all__ = [
     "follow",
     "gather",
     "page",
-    "plain",
     "save",
     "tell",
 ]

@@ -6,11 +6,10 @@ import base64
 import hashlib
 import html
 import json
-import math
 from importlib import resources
-from typing import Any
 
-from ucfl.report.story import Story
+from ucfl.plain import plain
+from ucfl.report.answer import Story
 
 #: The page's script, in the order in which its parts build on each other; they share one scope.
 SCRIPTS = (
@@ -50,15 +49,6 @@ def page(story: Story) -> str:
         name, _, after = piece.partition("}}")
         pieces += [parts[name], after]
     return "".join(pieces)
-
-
-def plain(value: Any) -> Any:
-    """The same with None for numbers that JSON has no word for: NaN and the infinities."""
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _harmless_json(story: Story) -> str:

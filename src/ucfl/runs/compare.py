@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from ucfl import algorithms as registry
 from ucfl.errors import UcflError
 from ucfl.runs.folder import Configuration, Run, deviation
-from ucfl.runs.loop import OnNote, OnRound, adjusted, federation, train
+from ucfl.runs.loop import Engine, OnNote, OnRound, adjusted, federation, train
 from ucfl.users import Scenario
 
 
@@ -68,12 +68,9 @@ def compare(
     out: str | Path = "runs",
     resume: bool = False,
     fresh: bool = False,
-    device: str = "auto",
-    chunk: int | None = None,
-    plain: bool = False,
-    compiled: bool = False,
     on_round: OnRound | None = None,
     on_note: OnNote | None = None,
+    **engine: Unpack[Engine],
 ) -> Comparison:
     """Run every algorithm with every seed; each run has its own folder under ``out``."""
     scenario = adjusted(scenario, rounds)
@@ -87,21 +84,17 @@ def compare(
     runs: dict[str, list[Run]] = {label: [] for label in labels}
     for seed in seeds:
         users = scenario.build(seed)
-        fed = federation(
-            scenario, seed, device=device, chunk=chunk, plain=plain, compiled=compiled, users=users
-        )
-        data = users.checksum()
+        fed = federation(scenario, seed, users=users, **engine)
         for algorithm in chosen:
             algorithm.check(fed)
         for algorithm in chosen:
-            name = Configuration.of(scenario, algorithm, fed, data).folder_name
+            name = Configuration.of(scenario, algorithm, fed, users).folder_name
             runs[algorithm.label].append(
                 train(
                     scenario,
                     algorithm,
                     fed,
-                    data,
-                    users=users,
+                    users,
                     out=Path(out) / name,
                     resume=resume,
                     fresh=fresh,

@@ -45,12 +45,12 @@ class Configuration:
 
     @classmethod
     def of(
-        cls, scenario: Scenario, algorithm: Algorithm, fed: Federation, data: str
+        cls, scenario: Scenario, algorithm: Algorithm, fed: Federation, users: Users
     ) -> Configuration:
-        """The configuration of a run; ``data`` is the users' checksum."""
+        """The configuration of a run; ``users`` are those of all processes."""
         row = np.ascontiguousarray(fed.rows.initial.cpu().numpy())
         model = hashlib.sha256(row.view(np.uint8).data).hexdigest()
-        return cls(scenario, algorithm.label, fed.seed, data, model)
+        return cls(scenario, algorithm.label, fed.seed, users.checksum(), model)
 
     def identity(self) -> dict[str, Any]:
         """What must be equal for a run to be continued; more rounds may be asked for."""

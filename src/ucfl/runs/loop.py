@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -50,6 +51,23 @@ OnRound = Callable[[Progress], None]
 OnNote = Callable[[str], None]
 
 
+class _OnDevice(TypedDict, total=False):
+    """How a federation computes, on whatever device; see :class:`Federation`."""
+
+    chunk: int | None
+    plain: bool
+    compiled: bool
+
+
+class Engine(_OnDevice, total=False):
+    """How and where a federation computes; nothing of it changes results by more than rounding.
+
+    ``device`` is a name, ``auto`` the GPU where there is one.
+    """
+
+    device: str
+
+
 class Stopped(Exception):  # noqa: N818 (a stop is no error)
     """Ctrl-C came; the run is on disk up to its last whole round."""
 
@@ -67,14 +85,11 @@ def run(
     out: str | Path | None = None,
     resume: bool = False,
     fresh: bool = False,
-    device: str = "auto",
-    chunk: int | None = None,
-    plain: bool = False,
-    compiled: bool = False,
     users: Users | None = None,
     checkpoint_seconds: float = 10.0,
     on_round: OnRound | None = None,
     on_note: OnNote | None = None,
+    **engine: Unpack[Engine],
 ) -> Run:
     """Train one algorithm on one scenario, and keep the run in a folder.
 
@@ -87,15 +102,11 @@ def run(
     """
     scenario = adjusted(scenario, rounds)
     users = users if users is not None else scenario.build(seed)
-    fed = federation(
-        scenario, seed, device=device, chunk=chunk, plain=plain, compiled=compiled, users=users
-    )
     return train(
         scenario,
         algorithms.find(algorithm) if isinstance(algorithm, str) else algorithm,
-        fed,
-        users.checksum(),
-        users=users,
+        federation(scenario, seed, users=users, **engine),
+        users,
         out=Path(out) if out is not None else None,
         resume=resume,
         fresh=fresh,
@@ -115,11 +126,9 @@ def federation(
     scenario: Scenario,
     seed: int = 0,
     *,
-    device: str = "auto",
-    chunk: int | None = None,
-    plain: bool = False,
-    compiled: bool = False,
     users: Users | None = None,
+    device: str = "auto",
+    **engine: Unpack[_OnDevice],
 ) -> Federation:
     """The federation that a scenario and a seed describe: this process's share of it."""
     processes.join()
@@ -135,9 +144,7 @@ def federation(
         device=find_device(device),
         seed=seed,
         variance_batch=scenario.variance_batch,
-        chunk=chunk,
-        plain=plain,
-        compiled=compiled,
+        **engine,
     )
 
 
@@ -159,9 +166,8 @@ def train(
     scenario: Scenario,
     algorithm: Algorithm,
     fed: Federation,
-    data: str,
+    users: Users,
     *,
-    users: Users | None = None,
     out: Path | None = None,
     resume: bool = False,
     fresh: bool = False,
@@ -169,17 +175,14 @@ def train(
     on_round: OnRound | None = None,
     on_note: OnNote | None = None,
 ) -> Run:
-    """The loop itself, on a federation that stands.
-
-    ``users`` are all users (None: the federation's own), ``data`` their checksum.
-    """
+    """The loop itself, on a federation that stands; ``users`` are those of all processes."""
     if shards.ranks() > 1 and not algorithm.sharded:
         raise UcflError(
             f"{algorithm.name} looks at all users' models at once, so its users cannot be shared "
             "out to processes; run it in one."
         )
     algorithm.check(fed)
-    configuration = Configuration.of(scenario, algorithm, fed, data)
+    configuration = Configuration.of(scenario, algorithm, fed, users)
     folder = out or Path("runs") / configuration.folder_name
     point = None
     if processes.is_first():
@@ -192,8 +195,7 @@ def train(
         state = algorithm.start(fed)
         if on_note and processes.is_first() and (text := algorithm.describe(state)):
             on_note(f"{algorithm.label}: {text}")
-        everyone = len(users if users is not None else fed.users)
-        empty = {metric: torch.zeros(0, everyone) for metric in METRICS}
+        empty = {metric: torch.zeros(0, len(users)) for metric in METRICS}
         point = Checkpoint(0, 0.0, state, empty, torch.zeros(0, 3, dtype=torch.float64))
         point = replace(point, history=_evaluated(fed, algorithm, point))
     else:
@@ -204,7 +206,7 @@ def train(
     began -= point.seconds
     once = algorithm.start_traffic(fed, point.state)
     if processes.is_first():
-        write_configuration(folder, configuration, fed, users or fed.users, once)
+        write_configuration(folder, configuration, fed, users, once)
     saved = time.perf_counter()
     try:
         while point.round < scenario.rounds:

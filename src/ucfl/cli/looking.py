@@ -1,0 +1,86 @@
+"""``ucfl report``, ``figure``, ``watch`` and ``export``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ucfl import display, report
+from ucfl.cli.common import Json, RunFolders, app, print_json
+from ucfl.errors import check_name
+
+
+@app.command("report")
+def report_command(
+    folders: RunFolders,
+    out: Annotated[
+        Path | None, typer.Option(help="The HTML file; report.html beside the runs if none.")
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Tell it here, and write no file.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write one interactive page about runs: accuracy, time on air, who learns from whom."""
+    story = report.tell(report.gather(folders))
+    if as_json:
+        print_json(story)
+    elif text:
+        display.show_story(story)
+    else:
+        file = out if out is not None else folders[0] / "report.html"
+        file.write_text(report.page(story), encoding="utf-8")
+        display.answers.print(f"The report is in {file}", soft_wrap=True, markup=False)
+        if open_:
+            typer.launch(str(file))
+
+
+@app.command("figure")
+def figure_command(
+    name: Annotated[str, typer.Argument(help=f"One of: {', '.join(report.FIGURES)}.")],
+    folders: RunFolders,
+    out: Annotated[
+        Path | None, typer.Option(help="A .pdf, .svg or .png file; NAME.pdf if none.")
+    ] = None,
+    system: Annotated[str, typer.Option(help="The network that times are for.")] = "slow-uplink",
+    target: Annotated[
+        float | None, typer.Option(help="Accuracy in % to time runs to; FedAvg's final if none.")
+    ] = None,
+    wide: Annotated[bool, typer.Option("--wide", help="Two columns wide instead of one.")] = False,
+) -> None:
+    """Draw a figure of runs for print, in a journal's column width."""
+    check_name("figure", name, report.FIGURES)
+    file = report.check_suffix(out if out is not None else Path(f"{name}.pdf"))
+    look = report.Look(system, target, report.DOUBLE if wide else report.SINGLE)
+    report.save(report.FIGURES[name](report.gather(folders), look), file)
+    display.answers.print(f"The figure is in {file}", soft_wrap=True, markup=False)
+
+
+@app.command("watch")
+def watch_command(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")],
+) -> None:
+    """Follow a run that another process trains, until it is finished."""
+    with display.rounds_shown() as on_round:
+        for progress in report.follow(folder):
+            on_round(progress)
+
+
+@app.command("export")
+def export_command(
+    kind: Annotated[str, typer.Argument(help="tensorboard or mlflow.")],
+    folders: RunFolders,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            help="A folder (TensorBoard; ./tensorboard if none), or a tracking URI (MLflow; "
+            "sqlite:///mlflow.db if none)."
+        ),
+    ] = None,
+) -> None:
+    """Give runs' histories to TensorBoard or MLflow."""
+    check_name("export", kind, report.EXPORTS)
+    found = report.gather(folders)
+    where = report.EXPORTS[kind](found, *([] if to is None else [to]))
+    display.answers.print(f"The histories are in {where}", soft_wrap=True, markup=False)

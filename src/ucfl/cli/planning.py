@@ -1,0 +1,93 @@
+"""``ucfl plan`` and ``ucfl systems``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ucfl import display, runs, wireless
+from ucfl.cli.common import Device, Json, Model, Set, app, print_json, scenario_from
+from ucfl.runs.planning import plan_to_json
+
+
+@app.command("plan")
+def plan_command(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="[SOURCE]",
+            help="A run, a folder of runs, a saved W (.npy, .npz, .csv), or a scenario.",
+        ),
+    ] = "rotated-mnist",
+    system: Annotated[
+        str,
+        typer.Option(help="The network: its name, options as name:rho=3. See ucfl systems."),
+    ] = "slow-uplink",
+    tradeoff: Annotated[
+        str,
+        typer.Option(
+            help="silhouette, silhouette-minus-cost[:λ], silhouette-per-time[:λ], "
+            "or your own module:function of k, s and T_k / T_1."
+        ),
+    ] = "silhouette",
+    deadline: Annotated[float | None, typer.Option(help="The longest that a round may take.")] = (
+        None
+    ),
+    max_streams: Annotated[int | None, typer.Option(help="The most streams there may be.")] = None,
+    target: Annotated[
+        float | None, typer.Option(help="Accuracy in % to time runs to; FedAvg's final if none.")
+    ] = None,
+    model_bytes: Annotated[int | None, typer.Option(help="Model size, for a saved W.", min=1)] = (
+        None
+    ),
+    seed: Annotated[int, typer.Option(help="Of the scenario's users and first weights.")] = 0,
+    model: Model = None,
+    set_: Set = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Choose the number of downlink streams for a network."""
+    place = Path(source)
+    if place.suffix in (".npy", ".npz", ".csv"):
+        question = runs.Question.from_file(place, model_bytes)
+    elif place.is_dir() and not any(place.glob("*.npz")):
+        question = runs.Question.from_runs(place)
+    else:
+        question = runs.Question.from_scenario(
+            scenario_from(source, set_, None, model), seed, device
+        )
+    plan = question.plan(system, tradeoff=tradeoff, deadline=deadline, max_streams=max_streams)
+    times = question.times(system, target)
+    if as_json:
+        print_json({"system": system, **plan_to_json(plan), "times": times})
+    else:
+        display.show_plan(plan, system)
+        if times:
+            display.show_times(times, plan.unit)
+
+
+@app.command("systems")
+def systems_command(as_json: Json = False) -> None:
+    """List the networks that plans can be made for."""
+    known: dict[str, wireless.WirelessSystem | wireless.Site]
+    known = {**wireless.SYSTEMS, **wireless.SITES}
+    if as_json:
+        print_json({name: asdict(system) for name, system in known.items()})
+        return
+    rows = [
+        [name, f"in units of T_dl: rho {s.rho:g}, T_min {s.t_min:g}, mean delay {s.mean_delay:g}"]
+        for name, s in wireless.SYSTEMS.items()
+    ]
+    rows += [
+        [
+            name,
+            f"in seconds: {s.bandwidth / 1e6:g} MHz at {s.carrier_ghz:g} GHz, radius {s.radius:g} "
+            f"m, {s.base_dbm:g} dBm down, {s.user_dbm:g} dBm up",
+        ]
+        for name, s in wireless.SITES.items()
+    ]
+    display.show_table(["system", "what it is"], rows)
+    display.answers.print("Change a field with an option: slow-uplink:rho=3.", soft_wrap=True)

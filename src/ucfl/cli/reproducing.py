@@ -1,0 +1,101 @@
+"""``ucfl reproduce``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ucfl import algorithms, display, paper, runs
+from ucfl.cli.common import Device, Json, app, print_json, say, seeds_from
+from ucfl.errors import UcflError, check_name
+
+
+@app.command("reproduce")
+def reproduce_command(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ITEM]...", help=f"{', '.join(paper.ITEMS)}, or all."),
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Such as 0, 0-4 or 1,3,5.")] = "0-4",
+    only: Annotated[
+        str | None, typer.Option(metavar="SCENARIO", help="Run cells of this scenario only.")
+    ] = None,
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithms", help="Run cells of these only, comma-separated.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="A reduced form: this many rounds everywhere.", min=1)
+    ] = None,
+    embedded: Annotated[
+        bool, typer.Option("--embedded", help="A reduced form: small, on embedded images.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="The folder of cells and figures.")] = Path("results"),
+    device: Device = "auto",
+    limit_seconds: Annotated[
+        float | None, typer.Option(help="Stop after this time; the same command goes on.", min=0)
+    ] = None,
+    list_: Annotated[
+        bool, typer.Option("--list", help="Only say which cells are there, and the time to go.")
+    ] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print tables as Markdown.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Reproduce the paper's tables and figures, cell by cell.
+
+    Cells are kept as they finish and are not run again: stopped, the same command goes on.
+    """
+    items, numbers = paper.find(what or ()), list(dict.fromkeys(seeds_from(seeds)))
+    form = paper.EMBEDDED if embedded else paper.PAPER
+    form = form if rounds is None else form.with_rounds(rounds)
+    store = paper.Store(out / form.name)
+    cells = paper.in_order(items, form, numbers)
+    wanted = _filtered(cells, only, algorithm, form)
+    found = paper.survey(cells, store, device, say).of(wanted)
+    if list_:
+        if as_json:
+            print_json({"form": form.name or "paper", **found.to_json()})
+        else:
+            display.show_survey(found)
+        return
+    say(found.forecast)
+    try:
+        with display.rounds_shown() as on_round:
+            in_time = paper.run_cells(
+                found.to_do,
+                store,
+                device=device,
+                limit_seconds=limit_seconds,
+                on_round=on_round,
+                on_note=say,
+                on_cell=lambda cell: say(cell.name),
+            )
+    except runs.Stopped as stop:
+        say(f"stopped after round {stop.round} of a cell; the same command goes on there.")
+        raise typer.Exit(130) from None
+    if not in_time:
+        say("the time is up; the same command goes on.")
+    page = paper.make_page(items, form, paper.survey(cells, store, device), store)
+    if as_json:
+        print_json(page.to_json())
+    elif markdown:
+        typer.echo(page.markdown())
+    else:
+        display.show_page(page)
+
+
+def _filtered(
+    cells: list[paper.Cell], only: str | None, names: str | None, form: paper.Form
+) -> list[paper.Cell]:
+    """The cells that the filters leave; scenarios have the paper's names in every form."""
+    if only is not None:
+        check_name("scenario of the paper", only, form.scenarios)
+        name = form.scenarios[only].name
+        cells = [cell for cell in cells if cell.entry.scenario.name == name]
+    if names is not None:
+        labels = {algorithms.find(text).label for text in names.split(",")}
+        cells = [cell for cell in cells if cell.entry.algorithm in labels]
+    if not cells:
+        raise UcflError("none of the cells asked for passes --only and --algorithms.")
+    return cells

@@ -1,0 +1,108 @@
+"""A story in words: which method serves best, how well, and at what cost."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ucfl.runs import Curve
+from ucfl.wireless import SYSTEMS, Traffic, WirelessSystem
+
+Story = dict[str, Any]
+
+#: Methods that know what nobody knows in practice.
+TOLD_THE_GROUPS = ("oracle",)
+#: What personalisation must beat: one model for all, or a model of one's own.
+SHARED_OR_ALONE = ("fedavg", "local")
+
+
+def method_of(story: Story, label: str) -> dict[str, Any]:
+    """One method of a story."""
+    found: dict[str, Any] = next(m for m in story["methods"] if m["label"] == label)
+    return found
+
+
+def method_curve(method: dict[str, Any], users: int, system: WirelessSystem) -> Curve:
+    """Accuracy against time of a method: what :func:`ucfl.runs.curve` gives for its runs.
+
+    Times are linear in traffic, so those of the seeds' mean traffic are the mean of their times.
+    """
+    rows = [row[1:] for row in method["traffic"] for _ in range(row[0])]
+    times = system.elapsed(Traffic(*method["start"]), np.array(rows).reshape(-1, 3), users)
+    return Curve(times, np.array(method["mean"]), np.array(method["worst"]), system.unit)
+
+
+def answer(story: Story) -> list[str]:
+    """The answer in words: which method, how good, for how many streams, at what cost."""
+    best = method_of(story, story["chosen"])
+    seeds = len(best["seeds"])
+    alone = len(story["methods"]) == 1
+    told = [
+        f"{best['label']} {'gives' if alone else 'serves'} the {story['users']} users"
+        f"{'' if alone else ' best:'} {_percent(best['final'])} mean accuracy and "
+        f"{best['final']['worst']:.1f}% for the worst one, with {_streams(best['streams'])} a "
+        f"round ({best['rounds']} rounds, {seeds} seed{'s' * (seeds > 1)})."
+    ]
+    if alone:
+        return told
+    told += _rivals(story, best)
+    others = [
+        f"{method['label']} reaches {_percent(method['final'])} and "
+        f"{method['final']['worst']:.1f}% for its worst user"
+        for method in story["methods"]
+        if method["label"] in SHARED_OR_ALONE and method is not best
+    ]
+    if others:
+        told.append(f"{'; '.join(others)}.")
+    told += _costs(story, best)
+    told += [
+        f"{method['label']}, which is told the true groups, reaches {_percent(method['final'])}."
+        for method in story["methods"]
+        if method["label"] in TOLD_THE_GROUPS
+    ]
+    return told
+
+
+def _rivals(story: Story, best: dict[str, Any]) -> list[str]:
+    """Methods that the seeds do not tell from the best one."""
+    lowest = best["final"]["mean"] - best["final"]["deviation"]
+    near = [
+        f"{method['label']} ({_percent(method['final'])})"
+        for method in story["methods"]
+        if method is not best
+        and method["label"] not in TOLD_THE_GROUPS
+        and method["final"]["mean"] >= lowest
+    ]
+    return [f"Within one deviation of it: {', '.join(near)}."] if near else []
+
+
+def _costs(story: Story, best: dict[str, Any]) -> list[str]:
+    """When the best method reaches the target, on each of the paper's systems."""
+    target = story["target"]
+    if best["label"] == target["of"] or math.isnan(target["accuracy"]):
+        return []
+    words = []
+    for name, system in SYSTEMS.items():
+        pair = (best, method_of(story, target["of"]))
+        mine, theirs = (
+            method_curve(method, story["users"], system).time_to_accuracy(target["accuracy"])
+            for method in pair
+        )
+        if math.isfinite(mine):
+            words.append(f"{mine:.0f} T_dl on {name} (instead of {theirs:.0f})")
+    if not words:
+        return []
+    return [f"{best['label']} has {target['of']}'s final accuracy after {', '.join(words)}."]
+
+
+def _percent(summary: dict[str, float]) -> str:
+    deviation = f"\u00a0±\u00a0{summary['deviation']:.1f}" if summary["deviation"] else ""
+    return f"{summary['mean']:.1f}{deviation}%"
+
+
+def _streams(count: float) -> str:
+    if count == 0:
+        return "no broadcast"
+    return f"{count:g} broadcast{'s' * (count != 1)}"
