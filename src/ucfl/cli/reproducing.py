@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ucfl import algorithms, display, paper, runs
-from ucfl.cli.common import Device, Json, app, print_json, say, seeds_from
+from ucfl.cli.common import Compile, Device, Json, app, print_json, say, seeds_from
 from ucfl.errors import UcflError, check_name
 
 
@@ -33,6 +33,7 @@ def reproduce_command(
     ] = False,
     out: Annotated[Path, typer.Option(help="The folder of cells and figures.")] = Path("results"),
     device: Device = "auto",
+    compiled: Compile = False,
     limit_seconds: Annotated[
         float | None, typer.Option(help="Stop after this time; the same command goes on.", min=0)
     ] = None,
@@ -66,6 +67,7 @@ def reproduce_command(
                 found.to_do,
                 store,
                 device=device,
+                compiled=compiled,
                 limit_seconds=limit_seconds,
                 on_round=on_round,
                 on_note=say,

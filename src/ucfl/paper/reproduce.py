@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 from ucfl import algorithms
 from ucfl.errors import UcflError
@@ -15,7 +15,7 @@ from ucfl.paper.cells import Cell, Entry, Result, Store
 from ucfl.paper.items import work
 from ucfl.runs import Progress, Run, Stopped, federation
 from ucfl.runs.folder import CHECKPOINT, device_name
-from ucfl.runs.loop import OnNote, OnRound, find_device, train
+from ucfl.runs.loop import Engine, OnNote, OnRound, find_device, train
 from ucfl.users import Scenario, Users
 
 #: Results by entry, in order of their seeds: what tables, claims and figures are made from.
@@ -103,11 +103,11 @@ def run_cells(
     cells: Sequence[Cell],
     store: Store,
     *,
-    device: str = "auto",
     limit_seconds: float | None = None,
     on_round: OnRound | None = None,
     on_note: OnNote | None = None,
     on_cell: Callable[[Cell], None] | None = None,
+    **engine: Unpack[Engine],
 ) -> bool:
     """Run the cells in order and keep each as it finishes; False if the time ran out before.
 
@@ -130,7 +130,7 @@ def run_cells(
             on_cell(cell)
         if standing is None or not standing.serves(cell):
             standing = None  # frees the device before the next federation takes its place
-            standing = _Standing.of(cell, device)
+            standing = _Standing.of(cell, engine)
         try:
             run = _trained(cell, standing, store, show, on_note)
         except Stopped:
@@ -151,10 +151,10 @@ class _Standing:
     users: Users
 
     @classmethod
-    def of(cls, cell: Cell, device: str) -> _Standing:
+    def of(cls, cell: Cell, engine: Engine) -> _Standing:
         scenario = cell.entry.scenario
         users = scenario.build(cell.seed)
-        return cls(scenario, federation(scenario, cell.seed, device=device, users=users), users)
+        return cls(scenario, federation(scenario, cell.seed, users=users, **engine), users)
 
     def serves(self, cell: Cell) -> bool:
         same = cell.entry.scenario.change({"rounds": self.scenario.rounds}) == self.scenario
