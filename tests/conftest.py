@@ -7,9 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from ucfl.federation import Federation, LocalTraining, create, engine
 from ucfl.users import Users
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # where Triton is there at all
 
 #: Where the federations of the tests live: `UCFL_TEST_DEVICE=cuda make test` asks the GPU.
 DEVICE = os.environ.get("UCFL_TEST_DEVICE", "cpu")
@@ -38,7 +42,15 @@ def make_users(sizes, *, classes=3, shape=(1, 6, 6), groups=None, seed=0, held=4
 
 
 def make_federation(
-    users, model="mlp", *, seed=0, chunk=None, plain=False, double=True, **training
+    users,
+    model="mlp",
+    *,
+    seed=0,
+    double=True,
+    chunk=None,
+    plain=False,
+    precision="default",
+    **training,
 ):
     module = create(model, users.input_shape, users.classes, seed=seed)
     settings = {"lr": 0.05, "batch": 8, **training}
@@ -49,6 +61,7 @@ def make_federation(
         seed=seed,
         chunk=chunk,
         plain=plain,
+        precision=precision,
         device=DEVICE,
     )
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from conftest import make_federation, make_users
-from ucfl.errors import UcflWarning
-from ucfl.federation import Federation, LocalTraining, engine
+from ucfl.errors import UcflError, UcflWarning
+from ucfl.federation import Federation, LocalTraining, engine, graphs
 from ucfl.federation.graphs import Graph
 from ucfl.users import Users
 
@@ -151,3 +151,38 @@ def test_compiled_training_is_eager_training(traced):
     )
     theta = fed.train(fed.initial(), 1)
     assert torch.allclose(compiled.train(compiled.initial(), 1), theta, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(6, 6), (7, 6), (7, 9)])
+@pytest.mark.parametrize("kernel", [(2, 2), (3, 2)])
+def test_max_pooling_by_windows_is_pytorchs(size, kernel):
+    """Values, indices and gradients, with many equal pixels: the first of them counts."""
+    pixels = torch.randint(0, 3, (2, 3, *size), generator=torch.Generator().manual_seed(0)).double()
+    reference = pixels.clone().requires_grad_()
+    values, indices = nn.functional.max_pool2d(reference, kernel, return_indices=True)
+    slope = torch.randn_like(values)
+    values.backward(slope)
+    ours, ours_indices = graphs._max_pool(pixels, list(kernel))
+    assert torch.equal(ours, values)
+    assert torch.equal(ours_indices, indices)
+    rest = list(kernel), list(kernel), [0, 0], [1, 1], False, indices
+    assert torch.equal(graphs._max_pool_backward(slope, pixels, *rest), reference.grad)
+    overlapping = list(kernel), [1, 1]
+    assert graphs._max_pool(pixels, *overlapping) is NotImplemented
+
+
+@pytest.mark.parametrize("model", ["lenet5", "vgg"])
+def test_bfloat16_learns_the_same_to_its_precision(model, traced):
+    users = make_users([20, 9, 16], shape=(1, 16, 16))
+    exact, theta = trained(users, model, double=False)
+    coarse, low = trained(users, model, double=False, precision="bfloat16")
+    assert low.dtype == torch.float32
+    assert not torch.equal(low, theta)
+    moved, apart = (theta - exact.initial()).norm(), (low - theta).norm()
+    assert apart < 0.2 * moved
+    assert coarse.loss(low).dtype == torch.float32
+
+
+def test_an_unknown_precision_is_refused():
+    with pytest.raises(UcflError, match="tf32"):
+        make_federation(make_users([8]), precision="half")

@@ -11,6 +11,7 @@ import typer
 
 from ucfl import display
 from ucfl.errors import UcflError
+from ucfl.federation.precision import Precision
 from ucfl.plain import plain
 from ucfl.users import Scenario, find
 
@@ -37,6 +38,9 @@ Chunk = Annotated[int | None, typer.Option(help="Users trained side by side.", m
 Plain = Annotated[bool, typer.Option("--plain", help="One user after another, to debug.")]
 Compile = Annotated[
     bool, typer.Option("--compile", help="Let PyTorch's compiler fuse the steps: for long runs.")
+]
+InPrecision = Annotated[
+    Precision, typer.Option("--precision", help="Of the model's products on a GPU.")
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where a stopped run stopped.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Replace what the folder holds.")]

@@ -16,6 +16,7 @@ from ucfl.cli.common import (
     Compile,
     Device,
     Fresh,
+    InPrecision,
     Json,
     Model,
     Plain,
@@ -48,6 +49,7 @@ def run_command(
     chunk: Chunk = None,
     plain: Plain = False,
     compiled: Compile = False,
+    precision: InPrecision = "default",
     checkpoint_seconds: Annotated[
         float, typer.Option(help="Time between checkpoints; 0: every round.", min=0)
     ] = 10.0,
@@ -67,6 +69,7 @@ def run_command(
             chunk=chunk,
             plain=plain,
             compiled=compiled,
+            precision=precision,
             checkpoint_seconds=checkpoint_seconds,
             on_round=on_round,
             on_note=say,
@@ -111,6 +114,7 @@ def compare_command(
     chunk: Chunk = None,
     plain: Plain = False,
     compiled: Compile = False,
+    precision: InPrecision = "default",
     as_json: Json = False,
 ) -> None:
     """Compare algorithms on one scenario, over several seeds."""
@@ -128,6 +132,7 @@ def compare_command(
             chunk=chunk,
             plain=plain,
             compiled=compiled,
+            precision=precision,
             on_round=on_round,
             on_note=say,
         )

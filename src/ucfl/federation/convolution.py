@@ -23,14 +23,14 @@ Ints = list[int]
 
 
 @triton.jit
-def _forward(x, w, y, N, U, xn, xu, xc, xh, xw,
+def _forward(x, w, y, N, U, xn, xu, xc, xh, xw, yn, yu, yc, yh, yw,
              CI: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CO: tl.constexpr,
              KH: tl.constexpr, KW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
              SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
              DH: tl.constexpr, DW: tl.constexpr,
              BC: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr,
              PRECISION: tl.constexpr):  # fmt: skip
-    """y[n, u, co, r] = Σ_k w[u, co, k] x[n, u, k shifted by r], k = (ci, kh, kw)."""
+    """y[n, u, co, r] = Σ_k w[u, co, k] x[n, u, k shifted by r], k = (ci, kh, kw): few channels."""
     K: tl.constexpr = CI * KH * KW
     u, tile = (tl.program_id(0) % U).to(tl.int64), tl.program_id(0) // U
     p = tile * BP + tl.arange(0, BP)
@@ -55,9 +55,49 @@ def _forward(x, w, y, N, U, xn, xu, xc, xh, xw,
             other=0.0,
         )
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
-    out = y + (n * U + u) * (CO * OH * OW) + r
+    out = y + u * yu + n.to(tl.int64) * yn + (r // OW) * yh + (r % OW) * yw
     ok = inside[None, :] & (co < CO)[:, None]
-    tl.store(out[None, :] + (co * (OH * OW))[:, None], acc, mask=ok)
+    tl.store(out[None, :] + (co * yc)[:, None], acc, mask=ok)
+
+
+@triton.jit
+def _wide(x, w, y, N, U, xn, xu, xc, xh, xw, yn, yu, yc, yh, yw,
+          CI: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CO: tl.constexpr,
+          KH: tl.constexpr, KW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+          SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+          DH: tl.constexpr, DW: tl.constexpr,
+          BC: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr,
+          PRECISION: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+    """y[n, u, co, r] = Σ_tap Σ_ci w[u, tap, co, ci] x[n, u, ci, r shifted]: many channels.
+
+    Tap by tap, places and masks are computed once for all channels, which lie side by side.
+    """
+    BLOCKS: tl.constexpr = (CI + BK - 1) // BK
+    u, tile = (tl.program_id(0) % U).to(tl.int64), tl.program_id(0) // U
+    p = tile * BP + tl.arange(0, BP)
+    co = tl.program_id(1) * BC + tl.arange(0, BC)
+    n, r = p // (OH * OW), p % (OH * OW)
+    top, left = (r // OW) * SH - PH, (r % OW) * SW - PW
+    base = x + u * xu + n.to(tl.int64) * xn
+    inside = n < N
+    acc = tl.zeros((BP, BC), dtype=tl.float32)
+    for step in tl.range(0, KH * KW * BLOCKS, num_stages=STAGES):
+        kk = step // BLOCKS
+        ci = step % BLOCKS * BK + tl.arange(0, BK)
+        ih, iw = top + kk // KW * DH, left + kk % KW * DW
+        ok = inside & (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
+        xs = (base + ih * xh + iw * xw)[:, None] + (ci * xc)[None, :]
+        ws = w + ((u * (KH * KW) + kk) * CO + co[None, :]) * CI + ci[:, None]
+        if CI % BK == 0:
+            a = tl.load(xs, mask=ok[:, None], other=0.0)
+            b = tl.load(ws, mask=(co < CO)[None, :], other=0.0)
+        else:
+            a = tl.load(xs, mask=ok[:, None] & (ci < CI)[None, :], other=0.0)
+            b = tl.load(ws, mask=(co < CO)[None, :] & (ci < CI)[:, None], other=0.0)
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+    out = y + u * yu + n.to(tl.int64) * yn + (r // OW) * yh + (r % OW) * yw
+    ok = inside[:, None] & (co < CO)[None, :]
+    tl.store(out[:, None] + (co * yc)[None, :], acc, mask=ok)
 
 
 @triton.jit
@@ -93,7 +133,7 @@ def _columns(g, w, columns, N, U, each, gn, gu, gc, gh, gw,
 
 
 @triton.jit
-def _gather_columns(columns, dx, total,
+def _gather_columns(columns, dx, total, U, xn, xu, xc, xh, xw, CI: tl.constexpr,
                     H: tl.constexpr, W: tl.constexpr,
                     KH: tl.constexpr, KW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
                     SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
@@ -102,6 +142,8 @@ def _gather_columns(columns, dx, total,
     p = tl.program_id(0).to(tl.int64) * BP + tl.arange(0, BP)
     plane, r = p // (H * W), (p % (H * W)).to(tl.int32)
     h, c = r // W + PH, r % W + PW
+    group = plane // CI
+    at = dx + group // U * xn + group % U * xu + plane % CI * xc + (r // W) * xh + (r % W) * xw
     base = columns + plane * (KH * KW * OH * OW)
     acc = tl.zeros((BP,), dtype=tl.float32)
     for kk in tl.static_range(KH * KW):
@@ -112,47 +154,7 @@ def _gather_columns(columns, dx, total,
             oh, ow = oh // SH, ow // SW
         ok = ok & (oh < OH) & (ow < OW)
         acc += tl.load(base + (kk * OH * OW + oh * OW + ow), mask=ok, other=0.0)
-    tl.store(dx + p, acc, mask=p < total)
-
-
-@triton.jit
-def _input_gradient(g, w, dx, N, U, gn, gu, gc, gh, gw,
-                    CI: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CO: tl.constexpr,
-                    KH: tl.constexpr, KW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-                    SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-                    DH: tl.constexpr, DW: tl.constexpr,
-                    BC: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr,
-                    PRECISION: tl.constexpr):  # fmt: skip
-    """dx[n, u, ci, r] = Σ_{kh, kw, co} w[u, co, ci, kh, kw] g[n, u, co, r shifted]."""
-    u, tile = (tl.program_id(0) % U).to(tl.int64), tl.program_id(0) // U
-    p = tile * BP + tl.arange(0, BP)
-    ci = tl.program_id(1) * BC + tl.arange(0, BC)
-    n, r = p // (H * W), p % (H * W)
-    h, c = r // W + PH, r % W + PW
-    base = g + n.to(tl.int64) * gn + u * gu
-    inside = n < N
-    acc = tl.zeros((BC, BP), dtype=tl.float32)
-    for kk in range(KH * KW):
-        oh, ow = h - kk // KW * DH, c - kk % KW * DW
-        ok = inside & (oh >= 0) & (ow >= 0)
-        if SH > 1 or SW > 1:
-            ok = ok & (oh % SH == 0) & (ow % SW == 0)
-            oh, ow = oh // SH, ow // SW
-        ok = ok & (oh < OH) & (ow < OW)
-        here = base + oh * gh + ow * gw
-        for c0 in tl.static_range(0, CO, BK):
-            co = c0 + tl.arange(0, BK)
-            both = ok[None, :] & (co < CO)[:, None]
-            b = tl.load(here[None, :] + (co * gc)[:, None], mask=both, other=0.0)
-            a = tl.load(
-                w + u * (CO * CI * KH * KW) + (co[None, :] * CI + ci[:, None]) * (KH * KW) + kk,
-                mask=(ci < CI)[:, None] & (co < CO)[None, :],
-                other=0.0,
-            )
-            acc = tl.dot(a, b, acc, input_precision=PRECISION)
-    out = dx + (n * U + u) * (CI * H * W) + r
-    ok = inside[None, :] & (ci < CI)[:, None]
-    tl.store(out[None, :] + (ci * (H * W))[:, None], acc, mask=ok)
+    tl.store(at, acc, mask=p < total)
 
 
 @triton.jit
@@ -237,7 +239,36 @@ def _precision() -> str:
     return "tf32" if torch.backends.cudnn.allow_tf32 else "tf32x3"
 
 
-# Block sizes below were the fastest of a small search on an H200, for LeNet-5's layers.
+#: Channels a user from which on they lie side by side in memory (PyTorch's channels_last, all
+#: users' channels together), and a tap's product is long enough to be worth a step of its own.
+MANY = 32
+
+
+def _empty(like: Tensor, n: int, groups: int, channels: int, height: int, width: int) -> Tensor:
+    """[N, U·C, H, W]; see :data:`MANY`."""
+    layout = torch.channels_last if channels >= MANY else torch.contiguous_format
+    return torch.empty(
+        (n, groups * channels, height, width),
+        dtype=like.dtype,
+        device=like.device,
+        memory_format=layout,
+    )
+
+
+def _by_taps(x: Tensor, taps: Tensor, y: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """Fill y with :func:`_wide`; ``taps`` is [U, KH·KW, CO, CI]."""
+    groups, _, outputs, inputs = taps.shape
+    x = x.contiguous(memory_format=torch.channels_last)
+    bc, bp, bk = _block(outputs), 128, _block(inputs, 32)
+    grid = (groups * triton.cdiv(y[:, 0].numel(), bp), triton.cdiv(outputs, bc))
+    _wide[grid](
+        x, taps, y, len(x), groups, *_strides(x, groups), *_strides(y, groups), *sizes,
+        bc, bp, bk, _precision(), 3, num_warps=8 if bc >= 64 else 4,
+    )  # fmt: skip
+    return y
+
+
+# Block sizes were the fastest of small searches on an H200, for LeNet-5's and VGG's layers.
 
 
 @custom_op("ucfl::grouped_convolution", mutates_args=())
@@ -246,11 +277,14 @@ def grouped_convolution(
 ) -> Tensor:
     """Every user's examples with its own filters."""
     s = _Sizes(x, w, stride, padding, dilation, groups)
-    y = x.new_empty(s.N, s.U * s.CO, s.OH, s.OW)
-    bc, bp, bk = _block(s.CO), 64, 32
+    y = _empty(x, s.N, s.U, s.CO, s.OH, s.OW)
+    if s.CI >= MANY:
+        taps = w.view(s.U, s.CO, s.CI, s.KH * s.KW).permute(0, 3, 1, 2).contiguous()
+        return _by_taps(x, taps, y, s.constants)
+    bc, bp, bk = _block(s.CO), 128 if s.K <= 16 else 64, _block(s.K, 32)
     grid = (s.U * triton.cdiv(s.N * s.OH * s.OW, bp), triton.cdiv(s.CO, bc))
     _forward[grid](
-        x, w.contiguous(), y, s.N, s.U, *_strides(x, s.U), *s.constants,
+        x, w.contiguous(), y, s.N, s.U, *_strides(x, s.U), *_strides(y, s.U), *s.constants,
         bc, bp, bk, _precision(), num_warps=2,
     )  # fmt: skip
     return y
@@ -259,7 +293,7 @@ def grouped_convolution(
 @grouped_convolution.register_fake
 def _(x: Tensor, w: Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Tensor:
     s = _Sizes(x, w, stride, padding, dilation, groups)
-    return x.new_empty(s.N, s.U * s.CO, s.OH, s.OW)
+    return _empty(x, s.N, s.U, s.CO, s.OH, s.OW)
 
 
 @custom_op("ucfl::grouped_convolution_input_gradient", mutates_args=())
@@ -268,29 +302,26 @@ def grouped_convolution_input_gradient(
 ) -> Tensor:
     """The gradient with respect to the inputs.
 
-    With few filters the sum over them is too short to be worth a pass over the pixels for every
-    tap, so all columns are made first and gathered then.
+    Without strides it is a convolution of g with the filters turned round. With few filters or
+    strides, that would be many short products: all columns are made first and gathered then.
     """
     s = _Sizes(x, w, stride, padding, dilation, groups)
-    w = w.contiguous()
-    dx = g.new_empty(s.N, s.U * s.CI, s.H, s.W)
-    if s.CO <= 16:
-        columns = g.new_empty(s.N, s.U, s.K, s.OH * s.OW, dtype=torch.float32)
-        bp, bk, each = 64, 64, 4
-        tiles = triton.cdiv(s.OH * s.OW, bp) * triton.cdiv(s.N, each)
-        _columns[s.U * tiles, triton.cdiv(s.K, bk)](
-            g, w, columns, s.N, s.U, each, *_strides(g, s.U), s.K, s.CO, s.OH, s.OW,
-            bk, bp, 16, _precision(), num_warps=2,
-        )  # fmt: skip
-        _gather_columns[(triton.cdiv(dx.numel(), 1024),)](
-            columns, dx, dx.numel(), s.H, s.W, s.KH, s.KW, s.OH, s.OW, *s.moves, 1024, num_warps=8
-        )
-        return dx
-    bc, bp, bk = _block(s.CI), 64, _block(s.CO, 32)
-    grid = (s.U * triton.cdiv(s.N * s.H * s.W, bp), triton.cdiv(s.CI, bc))
-    _input_gradient[grid](
-        g, w, dx, s.N, s.U, *_strides(g, s.U), *s.constants,
-        bc, bp, bk, _precision(), num_warps=4,
+    dx = _empty(g, s.N, s.U, s.CI, s.H, s.W)
+    if s.CO >= MANY and s.CI >= MANY and stride == [1, 1]:
+        taps = w.view(s.U, s.CO, s.CI, s.KH * s.KW).flip(3).permute(0, 3, 2, 1).contiguous()
+        reach = [dilation[i] * (w.shape[2 + i] - 1) - padding[i] for i in range(2)]
+        sizes = (s.CO, s.OH, s.OW, s.CI, s.KH, s.KW, s.H, s.W, 1, 1, *reach, *dilation)
+        return _by_taps(g, taps, dx, sizes)
+    columns = g.new_empty(s.N, s.U, s.K, s.OH * s.OW, dtype=torch.float32)
+    bp, bk, each = 64, 64, 4
+    tiles = triton.cdiv(s.OH * s.OW, bp) * triton.cdiv(s.N, each)
+    _columns[s.U * tiles, triton.cdiv(s.K, bk)](
+        g, w.contiguous(), columns, s.N, s.U, each, *_strides(g, s.U), s.K, s.CO, s.OH, s.OW,
+        bk, bp, _block(s.CO, 32), _precision(), num_warps=2,
+    )  # fmt: skip
+    _gather_columns[(triton.cdiv(dx.numel(), 1024),)](
+        columns, dx, dx.numel(), s.U, *_strides(dx, s.U), s.CI,
+        s.H, s.W, s.KH, s.KW, s.OH, s.OW, *s.moves, 1024, num_warps=8,
     )  # fmt: skip
     return dx
 
@@ -299,7 +330,8 @@ def grouped_convolution_input_gradient(
 def _(
     g: Tensor, x: Tensor, w: Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int
 ) -> Tensor:
-    return g.new_empty(x.shape)
+    s = _Sizes(x, w, stride, padding, dilation, groups)
+    return _empty(g, s.N, s.U, s.CI, s.H, s.W)
 
 
 @custom_op("ucfl::grouped_convolution_weight_gradient", mutates_args=())
@@ -308,13 +340,17 @@ def grouped_convolution_weight_gradient(
 ) -> Tensor:
     """The gradient with respect to every user's filters."""
     s = _Sizes(x, w, stride, padding, dilation, groups)
-    bc, bk, bp, each = _block(s.CO), _block(s.K, 32), 32, 8
+    if s.CO >= 2 * MANY:
+        bk, each, warps = _block(s.K), 16, 8
+    else:
+        bk, each, warps = _block(s.K, 32), 8, 4
+    bc, bp = _block(s.CO), 32
     parts = triton.cdiv(s.N, each)
     dw = g.new_empty(parts, *w.shape, dtype=torch.float32)
     grid = (s.U * parts, triton.cdiv(s.K, bk), triton.cdiv(s.CO, bc))
     _weight_gradient[grid](
         g, x, dw, s.N, s.U, each, *_strides(g, s.U), *_strides(x, s.U), *s.constants,
-        bc, bk, bp, _precision(), num_warps=4,
+        bc, bk, bp, _precision(), num_warps=warps,
     )  # fmt: skip
     return dw.sum(0).to(g.dtype)
 

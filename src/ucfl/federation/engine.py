@@ -27,6 +27,7 @@ from ucfl.federation.graphs import Function, Graph
 from ucfl.federation.layers import KeyedDropout, adapt
 from ucfl.federation.local import train_chunk
 from ucfl.federation.memory import default_chunk
+from ucfl.federation.precision import Precision, computing
 from ucfl.federation.rows import Rows
 from ucfl.federation.training import LocalTraining, Pull
 from ucfl.users import Split, Users
@@ -43,6 +44,7 @@ class Federation:
     ``chunk`` users are stacked at a time (None: as many as suit the device), which changes results
     by rounding at most. ``plain`` takes the debug path instead. ``compiled`` lets PyTorch's
     compiler fuse the steps: faster by another factor, after some seconds of compiling.
+    ``precision`` is that of the model's products, see :data:`Precision`.
     """
 
     def __init__(
@@ -57,8 +59,10 @@ class Federation:
         chunk: int | None = None,
         plain: bool = False,
         compiled: bool = False,
+        precision: Precision = "default",
     ) -> None:
         self.device = torch.device(device)
+        self.precision = precision
         self.users = users.to(self.device)
         self.training = training or LocalTraining()
         self.seed = seed
@@ -119,6 +123,7 @@ class Federation:
             chunk=self.chunk,
             plain=self.plain,
             compiled=self.compiled,
+            precision=self.precision,
         )
 
     # -- training ---------------------------------------------------------------------------
@@ -214,11 +219,12 @@ class Federation:
         ``kind`` names the function and the plain values that it was made with.
         """
         if not self._traced:
-            return function(*arguments)
+            with computing(self.precision, self.device):
+                return function(*arguments)
         shapes = tuple(a if a is None else (a.shape, a.dtype) for a in arguments)
         key = kind, shapes
         if key not in self._graphs:
-            with self._lock:
+            with self._lock, computing(self.precision, self.device):
                 if key not in self._graphs:
                     self._graphs[key] = Graph(
                         function, arguments, carried=carried, compiled=self.compiled
@@ -281,7 +287,7 @@ class Federation:
         tensors = self.rows.tensors(weights, rest)
         self._moment.real, self._moment.key = real, key
         outputs = functional_call(self._model, tensors, (self._scaled(inputs),))
-        losses = F.cross_entropy(outputs, labels, reduction="none")
+        losses = F.cross_entropy(outputs.to(weights.dtype), labels, reduction="none")
         if real is not None:
             losses = losses * real
         if importance is not None:
@@ -330,7 +336,7 @@ class Federation:
         cut = self.rows.trainable
         tensors = self.rows.tensors(row[:cut], row[cut:])
         outputs: Tensor = functional_call(self._model, tensors, (self._scaled(inputs),))
-        return outputs
+        return outputs.to(row.dtype)
 
     # -- fitting the model, the data and the device together --------------------------------
 
@@ -344,7 +350,7 @@ class Federation:
         """Fail early, in one sentence, where the model does not fit the data."""
         self._model.eval()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), computing(self.precision, self.device):
                 out = self._model(self._scaled(self.users.train.inputs[0, :1]))
         except Exception as error:  # whatever the person's model raises
             raise UcflError(

@@ -1,13 +1,15 @@
 """A step as a graph: traced once, then run without vmap, autograd or Python between its operations.
 
 Tracing records what a function does to its tensors, for given shapes. What comes out are plain
-operations, in which slow ones are exchanged for our own: average pooling, and on GPUs convolutions
-(:mod:`~ucfl.federation.convolution`). On a GPU the whole graph becomes one CUDA graph: one launch,
-where there were hundreds. With ``compiled``, PyTorch's compiler fuses the operations first.
+operations, in which slow ones are exchanged for our own: average pooling, and on GPUs max pooling
+and convolutions (:mod:`~ucfl.federation.convolution`). On a GPU the whole graph becomes one CUDA
+graph: one launch, where there were hundreds. With ``compiled``, PyTorch's compiler fuses the
+operations first.
 """
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -126,6 +128,10 @@ def _decompositions(device: torch.device) -> dict[Any, Callable[..., Any]]:
     }
     if device.type == "cpu":
         return ours
+    ours |= {
+        torch.ops.aten.max_pool2d_with_indices.default: _max_pool,
+        torch.ops.aten.max_pool2d_with_indices_backward.default: _max_pool_backward,
+    }
     try:
         from ucfl.federation import convolution
     except ImportError:  # no Triton: PyTorch's own convolutions do
@@ -177,3 +183,73 @@ def _average_pool_backward(
     share = gradient * (1 / (height * width))
     wide = torch.stack([share] * width, -1).reshape(*outer, rows, 1, columns * width)
     return wide.expand(*outer, rows, height, columns * width).reshape(x.shape)
+
+
+def _windows(x: Tensor, kernel: Sequence[int]) -> list[Tensor]:
+    """The pixels at each place of their window, one image per place; what is left over is cut."""
+    (height, width), (rows, columns) = kernel, x.shape[-2:]
+    rows, columns = rows // height * height, columns // width * width
+    return [x[..., i:rows:height, j:columns:width] for i in range(height) for j in range(width)]
+
+
+def _pools_plainly(
+    kernel: Sequence[int], stride: Sequence[int], padding: Any, dilation: Any, ceil_mode: bool
+) -> bool:
+    """Whether windows lie side by side from the corner on."""
+    moved = [*padding] if isinstance(padding, list | tuple) else [padding]
+    spread = [*dilation] if isinstance(dilation, list | tuple) else [dilation]
+    beside = len(kernel) == 2 and list(stride or kernel) == list(kernel)
+    return beside and not any(moved) and set(spread) == {1} and not ceil_mode
+
+
+def _max_pool(
+    x: Tensor,
+    kernel: list[int],
+    stride: Any = (),
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> Any:
+    if not _pools_plainly(kernel, stride, padding, dilation, ceil_mode):
+        return NotImplemented
+    (height, width), columns = kernel, x.shape[-1]
+    best, *others = _windows(x, kernel)
+    row = torch.arange(best.shape[-2], device=x.device)[:, None] * height
+    corner = row * columns + torch.arange(best.shape[-1], device=x.device) * width
+    where = corner.expand(best.shape)  # dead code, unless somebody asks for the indices
+    for place, other in enumerate(others, start=1):
+        at = corner + (place // width * columns + place % width)
+        where = torch.where(other > best, at, where)
+        best = torch.maximum(best, other)
+    return best, where
+
+
+def _max_pool_backward(
+    gradient: Tensor,
+    x: Tensor,
+    kernel: list[int],
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    ceil_mode: bool,
+    indices: Tensor,
+) -> Any:
+    """The first of a window's largest pixels gets its gradient, as in PyTorch."""
+    if not _pools_plainly(kernel, stride, padding, dilation, ceil_mode):
+        return NotImplemented
+    (_, width), (*outer, rows, columns) = kernel, gradient.shape
+    windows = _windows(x, kernel)
+    best = functools.reduce(torch.maximum, windows)
+    taken = torch.zeros_like(best, dtype=torch.bool)
+    parts = []
+    for pixels in windows:
+        here = (pixels == best) & ~taken
+        taken = taken | here
+        parts.append(torch.where(here, gradient, 0))
+    lines = [
+        torch.stack(parts[i : i + width], -1).reshape(*outer, rows, columns * width)
+        for i in range(0, len(parts), width)
+    ]
+    whole = torch.stack(lines, -2).reshape(*outer, rows * kernel[0], columns * width)
+    left_over = [x.shape[-1] - whole.shape[-1], x.shape[-2] - whole.shape[-2]]
+    return torch.constant_pad_nd(whole, [0, left_over[0], 0, left_over[1]])

@@ -71,26 +71,33 @@ class PaddedBatchNorm(nn.Module):
             cast("Tensor | None", self.running_mean),
             cast("Tensor | None", self.running_var),
         )
+        given, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))
         if not self.training and mean is not None:
-            return F.batch_norm(x, mean, var, self.weight, self.bias, False, 0.0, self.eps)
+            out = F.batch_norm(x, mean, var, self.weight, self.bias, False, 0.0, self.eps)
+            return out.to(given)
         across = [0, *range(2, x.dim())]
         shape = [1, -1] + [1] * (x.dim() - 2)
         real = self._moment.real
-        real = x.new_ones(x.shape[0]) if real is None else real.to(x.dtype)
-        count = (real.sum() * (x[0, 0].numel())).clamp(min=1)
-        real = real.view(-1, *[1] * (x.dim() - 1))
-        batch_mean = (x * real).sum(across) / count
+        if real is not None:
+            real = real.to(x.dtype).view(-1, *[1] * (x.dim() - 1))
+        examples = x.new_full((), len(x)) if real is None else real.sum()
+        count = (examples * x[0, 0].numel()).clamp(min=1)
+
+        def average(values: Tensor) -> Tensor:
+            return (values if real is None else values * real).sum(across) / count
+
+        batch_mean = average(x)
         centred = x - batch_mean.view(shape)
-        batch_var = (centred.square() * real).sum(across) / count
+        batch_var = average(centred.square())
         if self.training and mean is not None and var is not None:
             self._remember(mean, batch_mean)
             self._remember(var, batch_var * (count / (count - 1).clamp(min=1)))
             assert self.num_batches_tracked is not None
             self.num_batches_tracked.add_(1)
-        out = centred * torch.rsqrt(batch_var + self.eps).view(shape)
-        if self.weight is not None:
-            out = out * self.weight.view(shape) + self.bias.view(shape)
-        return out
+        scale = torch.rsqrt(batch_var + self.eps)
+        if self.weight is None:
+            return (centred * scale.view(shape)).to(given)
+        return (centred * (scale * self.weight).view(shape) + self.bias.view(shape)).to(given)
 
     def _remember(self, running: Tensor, value: Tensor) -> None:
         assert self.num_batches_tracked is not None

@@ -242,6 +242,7 @@ def write_configuration(
         "machine": {
             "device": device_name(fed.device),
             "chunk": fed.chunk,
+            "precision": fed.precision,
             "threads": torch.get_num_threads(),
             "platform": platform.platform(),
         },

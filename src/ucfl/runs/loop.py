@@ -18,6 +18,7 @@ from ucfl.algorithms import Algorithm
 from ucfl.collaboration import shards
 from ucfl.errors import UcflError
 from ucfl.federation import Federation, LocalTraining, create
+from ucfl.federation.precision import Precision
 from ucfl.runs import processes
 from ucfl.runs.checkpoint import Checkpoint
 from ucfl.runs.folder import (
@@ -57,10 +58,11 @@ class _OnDevice(TypedDict, total=False):
     chunk: int | None
     plain: bool
     compiled: bool
+    precision: Precision
 
 
 class Engine(_OnDevice, total=False):
-    """How and where a federation computes; nothing of it changes results by more than rounding.
+    """How and where a federation computes: rounding, and nothing else, depends on it.
 
     ``device`` is a name, ``auto`` the GPU where there is one.
     """
