@@ -5,10 +5,11 @@ import torch
 
 import ucfl
 from conftest import make_federation, make_users
-from ucfl.algorithms import find
-from ucfl.algorithms.adaptive_user_centric import CALIBRATIONS
+from ucfl.algorithms import adaptive_user_centric, find
+from ucfl.algorithms.adaptive_user_centric import CALIBRATIONS, AdaptiveUserCentric
 from ucfl.collaboration.candidates import NAMES
 from ucfl.errors import UcflError
+from ucfl.federation import Federation
 
 pytestmark = pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")
 
@@ -33,38 +34,59 @@ def opposite_groups(held=40):
 def test_it_never_chooses_fedavg_where_groups_contradict_each_other():
     state, _ = after("adaptive-user-centric", make_federation(opposite_groups()), 6)
     assert NAMES[int(state["choices"][0])] != "fedavg"
-    weights = find("adaptive-user-centric")._mixing(
-        make_federation(opposite_groups()), state, state["choices"]
-    )
-    rows = weights.streams[weights.labels]
+    rows = AdaptiveUserCentric.mixing(state).weights
     assert float(rows[:3, 3:].sum() + rows[3:, :3].sum()) < 0.05
 
 
 def test_it_chooses_broad_mixing_where_users_are_alike_and_poor():
     users = make_users([8] * 10, held=100)
     state, _ = after("adaptive-user-centric", make_federation(users), 6)
-    mixing = find("adaptive-user-centric")._mixing(make_federation(users), state, state["choices"])
-    assert float(mixing.streams[mixing.labels].diagonal().mean()) < 0.3
+    assert float(AdaptiveUserCentric.mixing(state).weights.diagonal().mean()) < 0.3
 
 
 def test_calibrations_cost_every_local_model_and_stop_when_the_choice_is_stable():
     fed = make_federation(opposite_groups())
     state, traffic = after("adaptive-user-centric", fed, 30)
-    tried = [t for t, one in enumerate(traffic, 1) if one.work > 1]
+    watched = 40 / 60 / 3  # everyone's validation accuracy, every round
+    tried = [t for t, one in enumerate(traffic, 1) if one.work > 1 + 2 * watched]
     assert tried == list(CALIBRATIONS[: len(tried)])
     assert 3 <= len(tried) < len(CALIBRATIONS)
     assert state["stable"] == 3
     for t in tried:
         assert traffic[t - 1].down == fed.m
-        assert traffic[t - 1].work == pytest.approx(1 + 9 * 40 / 60 / 3)
+        # nine candidates, and the models of two streams
+        assert traffic[t - 1].work == pytest.approx(1 + (9 + 2 + 1) * watched)
     assert traffic[-1].down <= fed.m
+
+
+def test_a_user_in_the_wrong_stream_moves_to_the_one_that_serves_it():
+    fed, algorithm = make_federation(opposite_groups()), find("adaptive-user-centric")
+    state = algorithm.start(fed)
+    assert state["streams"].tolist() == [0, 0, 0, 1, 1, 1]
+    state["streams"] = torch.tensor([0, 0, 1, 1, 1, 1])
+    for t in range(1, 4):
+        state = algorithm.round(fed, state, t)
+    assert state["streams"].tolist() == [0, 0, 0, 1, 1, 1]
+    assert state["stable"] == 0
+
+
+def test_with_a_row_per_stream_calibrations_and_rounds_cost_less():
+    fed = make_federation(opposite_groups())
+    state, traffic = after("adaptive-user-centric:streams=plan", fed, 4)
+    assert [one.down for one in traffic[:2]] == [2, 2]  # the plan's two streams
+    everything = make_federation(make_users([60] * 30, classes=2, held=20))
+    _, dear = after("adaptive-user-centric", everything, 3)
+    state, cheap = after("adaptive-user-centric:streams=plan", everything, 3)
+    streams = int(state["streams"].max()) + 1
+    assert dear[2].down == 30
+    assert cheap[2].down <= 1 + 7 * streams
 
 
 def test_everyone_may_choose_for_itself():
     fed = make_federation(opposite_groups())
     state, _ = after("adaptive-user-centric:choice=own", fed, 6)
     assert not {NAMES[number] for number in state["choices"].tolist()} & {"fedavg", "h=32"}
-    weights = find("adaptive-user-centric")._mixing(fed, state, state["choices"]).weights
+    weights = AdaptiveUserCentric.mixing(state).weights
     assert float(weights[:3, 3:].sum() + weights[3:, :3].sum()) < 0.05
 
 
@@ -74,7 +96,7 @@ def test_a_few_voters_cost_less_and_are_the_same_every_time():
         after("adaptive-user-centric:voters=0.5", fed, 4) for _ in range(2)
     )
     assert torch.equal(first["theta"], second["theta"])
-    assert traffic[2].work == pytest.approx(1 + 0.5 * 9 * 40 / 60 / 3)
+    assert traffic[2].work == pytest.approx(1 + (0.5 * (9 + 2) + 1) * 40 / 60 / 3)
 
 
 def test_without_validation_data_it_stays_with_its_first_choice():
@@ -89,3 +111,47 @@ def test_bad_options_are_one_sentence(tmp_path):
         ucfl.run(scenario, "adaptive-user-centric:voters=0", out=tmp_path / "r")
     with pytest.raises(UcflError, match="choice"):
         find("adaptive-user-centric:choice=mine")
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Calibrated at once, and on trial after two rounds without a gain, for two rounds."""
+    for name, value in {"CALIBRATIONS": (1,), "PATIENCE": 2, "TRIAL": 2}.items():
+        monkeypatch.setattr(adaptive_user_centric, name, value)
+
+
+def phases(accuracies, monkeypatch):
+    """What becomes of a federation with these validation accuracies; states by round."""
+    fed, algorithm = make_federation(opposite_groups()), find("adaptive-user-centric")
+    told = iter(accuracies)
+    monkeypatch.setattr(
+        Federation, "accuracy", lambda fed, theta, split: torch.full((fed.m,), next(told))
+    )
+    states = [algorithm.start(fed)]
+    for t in range(1, len(accuracies) + 1):
+        states.append(algorithm.round(fed, states[-1], t))
+    return fed, states
+
+
+def test_when_nothing_is_gained_the_body_is_shared_on_trial_and_stays_if_that_gains(
+    impatient, monkeypatch
+):
+    fed, states = phases([0.5, 0.6, 0.6, 0.6, 0.5, 0.7], monkeypatch)
+    told = [state["phase"] for state in states[1:]]
+    assert told == ["apart", "apart", "apart", "trial", "trial", "shared"]
+    head = fed.rows.head
+    assert 0 < int(head.sum()) < fed.rows.size
+    theta = states[-1]["theta"]
+    assert torch.equal(theta[:, ~head], theta[:1, ~head].expand(fed.m, -1))
+    assert not torch.allclose(theta[0, head], theta[-1, head])
+    share = float((~head).double().mean())
+    streams = len(states[-1]["rules"])
+    traffic = find("adaptive-user-centric").traffic(fed, states[-1])
+    assert traffic.down == pytest.approx(share + streams * (1 - share))
+
+
+def test_a_trial_that_gains_nothing_gives_the_best_models_back(impatient, monkeypatch):
+    _, states = phases([0.5, 0.6, 0.6, 0.6, 0.5, 0.5], monkeypatch)
+    assert [state["phase"] for state in states[-3:]] == ["trial", "trial", "settled"]
+    for state in states[-3:]:  # during the trial, too
+        assert torch.equal(find("adaptive-user-centric").models(state), states[2]["theta"])

@@ -21,9 +21,14 @@ from ucfl.wireless import Traffic
 CALIBRATIONS = (3, 6, 10, 15, 25, 40, 60)
 #: Equal outcomes in a row after which nothing is tried any more.
 STABLE = 3
-#: The width that training starts with, and the one whose weights are grouped into streams
-#: (that of the paper's n_k = N/3).
-FIRST, PLANNED = "h=4", 2.0
+#: The width that training starts with, and the one whose weights are grouped into streams; n_k of
+#: the collaboration round, the same for all federations (a third has that width).
+FIRST, PLANNED, VARIANCE_BATCH = "h=4", 2.0, 1 / 3
+#: Rounds without a better validation accuracy after which everyone's layers but the last are
+#: averaged on trial, and the length of the trial.
+PATIENCE, TRIAL = 10, 30
+#: The candidate that needs no message.
+LOCAL = NAMES.index("local")
 
 
 @dataclass(frozen=True)
@@ -31,12 +36,18 @@ class AdaptiveUserCentric(Algorithm):
     """θ_i ← Σ_j w_ij θ_j, w the candidate with the lowest validation loss of what it mixes now.
 
     Candidates come free from one collaboration round: eq. 7's kernel at six widths, FedAvg inside
-    the streams of the silhouette's plan, FedAvg, local. In calibration rounds the server sends all
-    local models, users mix them in every way and report their validation losses. ``choice``: one
-    for all, or everyone its own. ``voters``: the share of users that take part in a calibration.
+    the streams of the silhouette's plan, FedAvg, local. In calibration rounds users get everything
+    that candidates are mixed from and report their validation losses; a user that another stream
+    serves better moves there. Once training no longer gains, all layers but the last are averaged
+    over everyone on trial, while users keep the best models: it stays if it gains.
+
+    ``choice``: one for all, or everyone its own. ``streams``: ``all`` (a kernel has a row for each
+    user) or ``plan`` (one for each stream: fewer models to send). ``voters``: the share of users
+    that take part in a calibration.
     """
 
     choice: Literal["common", "own"] = "common"
+    streams: Literal["all", "plan"] = "all"
     voters: float = 1.0
 
     name: ClassVar[str] = "adaptive-user-centric"
@@ -51,54 +62,80 @@ class AdaptiveUserCentric(Algorithm):
             raise UcflError(f"voters is a share of the users above 0, up to 1, not {self.voters}.")
         if self.choice not in ("common", "own"):
             raise UcflError(f"choice is common or own, not {self.choice!r}.")
+        if self.streams not in ("all", "plan"):
+            raise UcflError(f"streams is all or plan, not {self.streams!r}.")
 
     def start(self, fed: Federation) -> State:
         """The collaboration round: distances, the noise floor, a plan of streams."""
         theta = fed.initial()
-        found = fed.collaboration_round(theta)
+        found = fed.collaboration_round(theta, VARIANCE_BATCH)
         distances = gradient_distances(found.full).double()
         floor = noise_floor(found.variances, found.batches)
         known = floor[floor.isfinite()]
         floor = floor.nan_to_num(float(known.median()) if len(known) else 0.0)
         planned = kernel(distances, floor, fed.sizes, PLANNED)
         plan = choose_streams(planned, max_streams=min(fed.m, MOST_STREAMS), seed=fed.seed)
-        first = torch.full((fed.m,), NAMES.index(FIRST), device=fed.device)
-        return {
+        state: State = {
             "theta": theta,
             "distances": distances,
             "floor": floor,
             "streams": torch.from_numpy(plan.labels).to(fed.device),
-            "choices": first,
+            "choices": torch.full((fed.m,), NAMES.index(FIRST), device=fed.device),
             "stable": 0,
+            "phase": "apart",
+            "best": 0.0,
+            "since": 0,
+            "best_theta": theta,
             "down": 0.0,
             "evaluated": 0.0,
         }
+        return {**state, **self._settled(fed, state)}
 
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Train everywhere; try the candidates where it is time to; mix."""
-        local = fed.train(self.models(state), t)
-        choices, stable = tensor(state, "choices"), int(state["stable"])
-        trying = fed.m > 1 and t in CALIBRATIONS and stable < STABLE
+        local = fed.train(tensor(state, "theta"), t)
+        trying = fed.m > 1 and t in CALIBRATIONS and int(state["stable"]) < STABLE
+        state = {**state, "evaluated": 0.0}
         if trying:
-            fresh = self._calibrated(fed, state, local, t)
-            stable = stable + 1 if torch.equal(fresh, choices) else 0
-            choices = fresh
-        mixing = self._mixing(fed, state, choices)
-        if trying:
-            # Everybody has all local models, and mixes them itself.
-            mixing = Mixing(mixing.weights, torch.arange(fed.m, device=fed.device))
-        alone = bool((choices == NAMES.index("local")).all()) and not trying
-        return {
-            **state,
-            "theta": local if alone else mixing @ local,
-            "choices": choices,
-            "stable": stable,
-            "down": 0.0 if alone else float(mixing.count),
-            "evaluated": len(NAMES) * self.voters if trying else 0.0,
-        }
+            state = self._calibrated(fed, state, local, t)
+        mixing = self._sent(fed, state) if trying else self.mixing(state)
+        if state["phase"] in ("trial", "shared"):
+            body = ~fed.rows.head.to(fed.device)
+            theta = torch.empty_like(local)
+            theta[:, body] = Mixing.average(fed.sizes) @ local[:, body]
+            theta[:, ~body] = mixing @ local[:, ~body]
+            share = float(body.double().mean())
+            down = share + mixing.count * (1 - share)
+        elif bool((tensor(state, "choices") == LOCAL).all()) and not trying:
+            theta, down = local, 0.0
+        else:
+            theta, down = mixing @ local, float(mixing.count)
+        return self._watched(fed, {**state, "theta": theta, "down": down}, t)
+
+    def _watched(self, fed: Federation, state: State, t: int) -> State:
+        """From apart to trial when nothing is gained any more; from there to shared, or back."""
+        calibrated = int(state["stable"]) >= STABLE or t >= CALIBRATIONS[-1]
+        if state["phase"] not in ("apart", "trial") or bool(fed.rows.head.all()):
+            return state
+        theta = tensor(state, "theta")
+        now = float(fed.accuracy(theta, "validation").nanmean())
+        state = {**state, "evaluated": float(state["evaluated"]) + 1}
+        since, trial = int(state["since"]) + 1, state["phase"] == "trial"
+        if now > float(state["best"]):
+            phase = "shared" if trial else "apart"
+            return {**state, "phase": phase, "best": now, "since": 0, "best_theta": theta}
+        if trial and since == TRIAL:
+            return {**state, "phase": "settled", "theta": tensor(state, "best_theta")}
+        if not trial and since >= PATIENCE and calibrated:
+            return {**state, "phase": "trial", "since": 0}
+        return {**state, "since": since}
+
+    def models(self, state: State) -> Tensor:
+        """Θ; during a trial, the best so far."""
+        return tensor(state, "best_theta" if state["phase"] == "trial" else "theta")
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
-        """A broadcast per stream; in a calibration every local model, and forward passes."""
+        """A broadcast per stream; in a calibration what candidates need, and forward passes."""
         down = float(state["down"])
         work = 1 + float(state["evaluated"]) * fed.forward_work("validation")
         return Traffic(down=down, up=1 if down else 0, work=work)
@@ -112,33 +149,69 @@ class AdaptiveUserCentric(Algorithm):
         streams = int(tensor(state, "streams").max()) + 1
         return f"candidates are {', '.join(NAMES)}; the plan has k = {streams} streams."
 
-    def _weights(self, fed: Federation, state: State, name: str) -> Tensor:
-        distances, floor = tensor(state, "distances"), tensor(state, "floor")
-        return candidate(name, distances, floor, fed.sizes, tensor(state, "streams"))
+    @staticmethod
+    def mixing(state: State) -> Mixing:
+        """What everyone has chosen."""
+        return Mixing(tensor(state, "rules"), tensor(state, "labels"))
 
-    def _mixing(self, fed: Federation, state: State, choices: Tensor) -> Mixing:
-        """Every user's row of the candidate that it has chosen; equal rows are one stream."""
-        rows = torch.zeros(fed.m, fed.m, dtype=torch.float64, device=fed.device)
+    def _rows(self, fed: Federation, state: State, name: str) -> Tensor:
+        """[m, m]: everyone's row of a candidate."""
+        distances, floor, streams = (
+            tensor(state, part) for part in ("distances", "floor", "streams")
+        )
+        rows = candidate(name, distances, floor, fed.sizes, streams)
+        if self.streams == "plan" and name.startswith("h="):
+            together = Mixing.within(torch.ones_like(fed.sizes), streams)
+            return (together.streams @ rows)[together.labels]
+        return rows
+
+    def _settled(self, fed: Federation, state: State) -> State:
+        """Everyone's row of the candidate that it has chosen; equal rows are one stream."""
+        choices = tensor(state, "choices")
+        chosen = torch.zeros(fed.m, fed.m, dtype=torch.float64, device=fed.device)
         for number in choices.unique().tolist():
-            chosen = choices == number
-            rows[chosen] = self._weights(fed, state, NAMES[number])[chosen]
-        streams, labels = rows.unique(dim=0, return_inverse=True)
-        return Mixing(streams, labels)
+            its = choices == number
+            chosen[its] = self._rows(fed, state, NAMES[number])[its]
+        rules, labels = chosen.unique(dim=0, return_inverse=True)
+        return {"rules": rules, "labels": labels}
 
-    def _calibrated(self, fed: Federation, state: State, local: Tensor, t: int) -> Tensor:
-        """Everyone's choice after trying all candidates on the same local models."""
-        losses = torch.stack(
-            [
-                fed.example_losses(self._weights(fed, state, name).to(local.dtype) @ local)
-                for name in NAMES
-            ]
-        ).double()
+    def _sent(self, fed: Federation, state: State) -> Mixing:
+        """What a calibration sends: all candidates' mixtures, or the local models if fewer."""
+        mixing = self.mixing(state)
+        others = [self._rows(fed, state, name) for name in NAMES if name != NAMES[LOCAL]]
+        rules, labels = torch.cat([*others, mixing.weights]).unique(dim=0, return_inverse=True)
+        if len(rules) < fed.m:
+            return Mixing(rules, labels[-fed.m :])
+        return Mixing(mixing.weights, torch.arange(fed.m, device=fed.device))
+
+    def _calibrated(self, fed: Federation, state: State, local: Tensor, t: int) -> State:
+        """The state after everyone has tried everything on the same local models."""
+        streams, choices = tensor(state, "streams"), tensor(state, "choices")
+        groups = Mixing.within(fed.sizes, streams)
+        losses = self._tried(fed, local, [row.expand(fed.m, -1) for row in groups.streams], t)
+        nobody = torch.arange(fed.m, device=fed.device)  # to follow
+        moved = own_choices(losses, streams, nobody).unique(return_inverse=True)[1]
+        state = {**state, "streams": moved}
+        ways = [self._rows(fed, state, name) for name in NAMES]
+        losses = self._tried(fed, local, ways, t)
+        if self.choice == "own":
+            fresh = own_choices(losses, choices, moved)
+        else:
+            best = common_choice(losses.nanmean(2), int(choices[0]))
+            fresh = torch.full_like(choices, best)
+        same = torch.equal(fresh, choices) and torch.equal(moved, streams)
+        state = {
+            **state,
+            "choices": fresh,
+            "stable": int(state["stable"]) + 1 if same else 0,
+            "evaluated": (len(NAMES) + groups.count) * self.voters,
+        }
+        return {**state, **self._settled(fed, state)}
+
+    def _tried(self, fed: Federation, local: Tensor, ways: list[Tensor], t: int) -> Tensor:
+        """[ways, m, examples]: validation losses with each way [m, m] to mix, of those who vote."""
+        losses = torch.stack([fed.example_losses(way.to(local.dtype) @ local) for way in ways])
         if self.voters < 1:
             ranks = draws.uniform(fed.seed, t, fed.users.ids, -9).argsort().argsort()
-            silent = ranks >= max(1, math.ceil(self.voters * fed.m))
-            losses[:, silent] = torch.nan
-        choices = tensor(state, "choices")
-        if self.choice == "own":
-            return own_choices(losses, choices, tensor(state, "streams"))
-        best = common_choice(losses.nanmean(2), int(choices[0]))
-        return torch.full_like(choices, best)
+            losses[:, ranks >= max(1, math.ceil(self.voters * fed.m))] = torch.nan
+        return losses.double()

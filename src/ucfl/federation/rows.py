@@ -76,6 +76,13 @@ class Rows:
             mask[start:end] = name.startswith(prefix)
         return mask
 
+    @property
+    def head(self) -> Tensor:
+        """[P] mask of the last layer's coordinates; everything where the model is one layer."""
+        last = [name for name, _, end, *_ in self._slots if end <= self.trainable][-1]
+        layer, dot, _ = last.rpartition(".")
+        return self.where(layer + dot)
+
     def module(self, row: Tensor, template: nn.Module) -> nn.Module:
         """A module of its own with the row's parameters and buffers, for deployment."""
         module = copy.deepcopy(template)

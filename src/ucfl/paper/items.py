@@ -198,6 +198,24 @@ def _batch(form: Form) -> list[Entry]:
     ]
 
 
+#: Kernel widths K − 1 of the sweep that the adaptive method is measured against, as n_k = N / K.
+SWEPT = {width: round(1 / (width + 1), 4) for width in (1, 2, 4, 8, 16, 32)}
+ADAPTIVE = "adaptive-user-centric"
+
+
+def sweep_entries(form: Form) -> dict[int, Entry]:
+    """The paper's rule with every width, under label shift."""
+    return {
+        width: form.entry(LABEL_SHIFT, f"user-centric:variance_batch={n_k}")
+        for width, n_k in SWEPT.items()
+    }
+
+
+def _beyond(form: Form) -> list[Entry]:
+    own = _crossed(form, [ADAPTIVE, "oracle", "fedavg", "user-centric"])
+    return [*own, *sweep_entries(form).values()]
+
+
 ITEMS = {
     item.name: item
     for item in (
@@ -209,6 +227,7 @@ ITEMS = {
         Item("fig-time", "Accuracy against time on air", _time),
         Item("fig-parallel", "Proposed and parallel user-centric learning", _parallel),
         Item("fig-batch", "Effect of n_k, the batch size of the variance", _batch),
+        Item("beyond", "Beyond the paper: mixing that calibrates itself", _beyond),
     )
 }
 
