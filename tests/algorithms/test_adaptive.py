@@ -74,6 +74,11 @@ def test_with_a_row_per_stream_calibrations_and_rounds_cost_less():
     fed = make_federation(opposite_groups())
     state, traffic = after("adaptive-user-centric:streams=plan", fed, 4)
     assert [one.down for one in traffic[:2]] == [2, 2]  # the plan's two streams
+    _, grouped = after("adaptive-user-centric:streams=auto", fed, 2)
+    assert [one.down for one in grouped] == [2, 2]
+    alike = make_federation(make_users([60] * 6, classes=2, held=20))
+    _, ungrouped = after("adaptive-user-centric:streams=auto", alike, 2)
+    assert [one.down for one in ungrouped] == [6, 6]
     everything = make_federation(make_users([60] * 30, classes=2, held=20))
     _, dear = after("adaptive-user-centric", everything, 3)
     state, cheap = after("adaptive-user-centric:streams=plan", everything, 3)

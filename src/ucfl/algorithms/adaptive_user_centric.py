@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
-from ucfl.collaboration import Mixing, choose_streams, gradient_distances, noise_floor
+from ucfl.collaboration import (
+    Diagnosis,
+    Mixing,
+    choose_streams,
+    gradient_distances,
+    noise_floor,
+    spread,
+)
 from ucfl.collaboration.candidates import NAMES, candidate, common_choice, kernel, own_choices
 from ucfl.collaboration.streams import MOST_STREAMS
 from ucfl.errors import UcflError
@@ -42,12 +49,12 @@ class AdaptiveUserCentric(Algorithm):
     over everyone on trial, while users keep the best models: it stays if it gains.
 
     ``choice``: one for all, or everyone its own. ``streams``: ``all`` (a kernel has a row for each
-    user) or ``plan`` (one for each stream: fewer models to send). ``voters``: the share of users
-    that take part in a calibration.
+    user), ``plan`` (one for each stream: fewer models to send) or ``auto`` (``plan`` where users
+    fall into groups). ``voters``: the share of users that take part in a calibration.
     """
 
     choice: Literal["common", "own"] = "common"
-    streams: Literal["all", "plan"] = "all"
+    streams: Literal["all", "plan", "auto"] = "all"
     voters: float = 1.0
 
     name: ClassVar[str] = "adaptive-user-centric"
@@ -62,8 +69,8 @@ class AdaptiveUserCentric(Algorithm):
             raise UcflError(f"voters is a share of the users above 0, up to 1, not {self.voters}.")
         if self.choice not in ("common", "own"):
             raise UcflError(f"choice is common or own, not {self.choice!r}.")
-        if self.streams not in ("all", "plan"):
-            raise UcflError(f"streams is all or plan, not {self.streams!r}.")
+        if self.streams not in ("all", "plan", "auto"):
+            raise UcflError(f"streams is all, plan or auto, not {self.streams!r}.")
 
     def start(self, fed: Federation) -> State:
         """The collaboration round: distances, the noise floor, a plan of streams."""
@@ -71,16 +78,19 @@ class AdaptiveUserCentric(Algorithm):
         found = fed.collaboration_round(theta, VARIANCE_BATCH)
         distances = gradient_distances(found.full).double()
         floor = noise_floor(found.variances, found.batches)
+        apart = spread(distances, floor)
         known = floor[floor.isfinite()]
         floor = floor.nan_to_num(float(known.median()) if len(known) else 0.0)
         planned = kernel(distances, floor, fed.sizes, PLANNED)
         plan = choose_streams(planned, max_streams=min(fed.m, MOST_STREAMS), seed=fed.seed)
+        diagnosis = Diagnosis(fed.m, apart, plan.count, plan.silhouettes[plan.count])
         state: State = {
             "theta": theta,
             "distances": distances,
             "floor": floor,
             "streams": torch.from_numpy(plan.labels).to(fed.device),
             "choices": torch.full((fed.m,), NAMES.index(FIRST), device=fed.device),
+            "together": self.streams == "plan" or (self.streams == "auto" and diagnosis.grouped),
             "stable": 0,
             "phase": "apart",
             "best": 0.0,
@@ -160,7 +170,7 @@ class AdaptiveUserCentric(Algorithm):
             tensor(state, part) for part in ("distances", "floor", "streams")
         )
         rows = candidate(name, distances, floor, fed.sizes, streams)
-        if self.streams == "plan" and name.startswith("h="):
+        if state["together"] and name.startswith("h="):
             together = Mixing.within(torch.ones_like(fed.sizes), streams)
             return (together.streams @ rows)[together.labels]
         return rows

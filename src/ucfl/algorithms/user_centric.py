@@ -15,6 +15,8 @@ from ucfl.collaboration import (
     choose_streams,
     collaboration_weights,
     fixed_streams,
+    gradient_distances,
+    noise_floor,
     shards,
     sketch,
     spread,
@@ -72,7 +74,7 @@ class UserCentric(Algorithm):
             plan = fixed_streams(weights, count, seed=fed.seed)
         diagnosis = Diagnosis(
             m,
-            spread(full, variances, batches),
+            spread(gradient_distances(full), noise_floor(variances, batches)),
             suggested.count,
             suggested.silhouettes[suggested.count],
         )

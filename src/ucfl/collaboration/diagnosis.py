@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ucfl.collaboration.weights import gradient_distances
-
 #: Under this, the gradients' spread is hardly more than their noise. Users that were truly alike
 #: gave 1.03 to 1.16, rotated or relabelled groups 2.4 and more (docs/equations.md).
 CLEAR_SPREAD = 1.5
@@ -25,19 +23,17 @@ def noise_floor(variances: Tensor, batches: Tensor) -> Tensor:
     return torch.where(batches > 1, variances.double() / (batches - 1), torch.nan)
 
 
-def spread(gradients: Tensor, variances: Tensor, batches: Tensor) -> float:
+def spread(distances: Tensor, floor: Tensor) -> float:
     """Mean Δ_ij over pairs of users, in units of what noise alone gives, s_i + s_j.
 
     About 1 where all users draw from one distribution; NaN where the noise is not known.
     """
-    floor = noise_floor(variances, batches)
-    m = len(floor)
-    pairs = ~torch.eye(m, dtype=torch.bool, device=floor.device)
+    pairs = ~torch.eye(len(floor), dtype=torch.bool, device=floor.device)
     known = pairs & floor.isfinite()[:, None] & floor.isfinite()[None, :]
     if not known.any():
         return float("nan")
     noise = (floor[:, None] + floor[None, :])[known].mean()
-    return float(gradient_distances(gradients)[known].mean() / noise)
+    return float(distances[known].mean() / noise)
 
 
 @dataclass(frozen=True)
@@ -54,6 +50,11 @@ class Diagnosis:
         """Whether gradients differ between users by clearly more than their noise."""
         return not self.spread < CLEAR_SPREAD
 
+    @property
+    def grouped(self) -> bool:
+        """Whether users fall into groups rather than differ by degrees, or hardly at all."""
+        return self.separates and self.silhouette >= CLEAR_SILHOUETTE
+
     def __str__(self) -> str:
         if self.users == 1:
             return "One user: there is nobody to learn from."
@@ -69,7 +70,7 @@ class Diagnosis:
             if self.spread == self.spread
             else "differ, but too few batches were drawn to say how far beyond noise"
         )
-        if self.silhouette < CLEAR_SILHOUETTE:
+        if not self.grouped:
             return (
                 f"Users' gradients {known}, by degrees rather than in groups (silhouette "
                 f"{self.silhouette:.2f} at best, for k = {self.count}): every stream that is "
