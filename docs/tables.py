@@ -15,7 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from ucfl import paper
-from ucfl.paper import tables
+from ucfl.paper import beyond, tables
 from ucfl.paper.page import CLAIM_HEADERS, claims_as_text
 
 ROOT = Path(__file__).parent.parent
@@ -97,6 +97,11 @@ def claims() -> str:
     return tables.markdown(CLAIM_HEADERS, claims_as_text(checked))
 
 
+def goals() -> str:
+    """What the adaptive method was built for, and what the stored cells say."""
+    return tables.markdown(CLAIM_HEADERS, claims_as_text(beyond.goals(paper.PAPER, stored())))
+
+
 def machines() -> str:
     """What the cells ran on."""
     found: dict[tuple[str, str], list[float]] = {}
@@ -132,6 +137,21 @@ def adaptive() -> str:
             ]
             lines.append(f"| {kind} | {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def worst_user() -> str:
+    """What chance alone makes of the worst user, beside the measured and the printed one."""
+    stored = json.loads((RESULTS / "worst-user.json").read_text())
+    heads = [
+        *("scenario", "method", "test examples a user", "mean", "worst, measured"),
+        *("by chance", "by chance, whole 20%", "printed"),
+    ]
+    keys = ("test_examples", "mean", "worst", "by_chance", "by_chance_whole", "printed")
+    rows = [
+        [row["scenario"], row["algorithm"], *(f"{row[key]:.1f}" for key in keys)]
+        for row in stored["rows"]
+    ]
+    return f"{tables.markdown(heads, rows)}\n\n`{stored['command']}`"
 
 
 def benchmark(name: str, columns: dict[str, str]) -> Callable[[], str]:
@@ -189,6 +209,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "table2": partial(reproduced, "table2"),
     "table1-beside": partial(reproduced_beside, "table1"),
     "table2-beside": partial(reproduced_beside, "table2"),
+    "beyond": partial(reproduced, "beyond"),
+    "goals": goals,
+    "worst-user": worst_user,
     "claims": claims,
     "machines": machines,
     "figures": drawn,

@@ -114,6 +114,8 @@ def test_bad_options_are_one_sentence(tmp_path):
     scenario = ucfl.Scenario(users=4, rounds=1, model="logistic")
     with pytest.raises(UcflError, match="share of the users"):
         ucfl.run(scenario, "adaptive-user-centric:voters=0", out=tmp_path / "r")
+    with pytest.raises(UcflError, match="standard errors"):
+        ucfl.run(scenario, "adaptive-user-centric:doubt=-1", out=tmp_path / "r")
     with pytest.raises(UcflError, match="choice"):
         find("adaptive-user-centric:choice=mine")
 

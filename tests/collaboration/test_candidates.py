@@ -60,6 +60,10 @@ def test_a_common_choice_changes_beyond_the_standard_error_only():
     assert common_choice(torch.stack([base, clear]), 0) == 1
     assert common_choice(torch.stack([base, doubtful - doubtful.mean() + base.mean()]), 0) == 0
     assert common_choice(torch.stack([base, clear]), 1) == 1
+    gain = base - clear
+    errors = float(gain.mean() / (gain.std() / len(gain) ** 0.5))
+    assert common_choice(torch.stack([base, clear]), 0, doubt=0.9 * errors) == 1
+    assert common_choice(torch.stack([base, clear]), 0, doubt=1.1 * errors) == 0
 
 
 def test_users_without_validation_data_have_no_vote():

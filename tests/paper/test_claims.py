@@ -155,3 +155,11 @@ def test_the_race_to_seventy_percent():
     assert slow.figures.startswith("time in T_dl: FedAvg")
     cells = changed(COVARIATE_SHIFT, "fedavg", mean=65.0)
     assert by_text(cells, "slow-uplink").holds is True
+
+
+def test_a_race_is_open_while_a_runner_that_might_win_is_missing():
+    cells = changed(COVARIATE_SHIFT, "fedavg", mean=65.0)
+    del cells[PAPER.entry(COVARIATE_SHIFT, "fedfomo")]
+    claim = by_text(cells, "slow-uplink")
+    assert claim.holds is None
+    assert "not measured: FedFomo" in claim.figures

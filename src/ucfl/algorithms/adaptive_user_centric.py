@@ -51,11 +51,13 @@ class AdaptiveUserCentric(Algorithm):
     ``choice``: one for all, or everyone its own. ``streams``: ``all`` (a kernel has a row for each
     user), ``plan`` (one for each stream: fewer models to send) or ``auto`` (``plan`` where users
     fall into groups). ``voters``: the share of users that take part in a calibration.
+    ``doubt``: how many standard errors a gain must be to change a choice.
     """
 
     choice: Literal["common", "own"] = "common"
     streams: Literal["all", "plan", "auto"] = "all"
     voters: float = 1.0
+    doubt: float = 1.0
 
     name: ClassVar[str] = "adaptive-user-centric"
     reference: ClassVar[str] = "beyond the paper, docs/algorithms"
@@ -67,6 +69,8 @@ class AdaptiveUserCentric(Algorithm):
         """Candidates are told apart by validation loss."""
         if not 0 < self.voters <= 1:
             raise UcflError(f"voters is a share of the users above 0, up to 1, not {self.voters}.")
+        if self.doubt < 0:
+            raise UcflError(f"doubt is a number of standard errors from 0 up, not {self.doubt}.")
         if self.choice not in ("common", "own"):
             raise UcflError(f"choice is common or own, not {self.choice!r}.")
         if self.streams not in ("all", "plan", "auto"):
@@ -200,14 +204,14 @@ class AdaptiveUserCentric(Algorithm):
         groups = Mixing.within(fed.sizes, streams)
         losses = self._tried(fed, local, [row.expand(fed.m, -1) for row in groups.streams], t)
         nobody = torch.arange(fed.m, device=fed.device)  # to follow
-        moved = own_choices(losses, streams, nobody).unique(return_inverse=True)[1]
+        moved = own_choices(losses, streams, nobody, self.doubt).unique(return_inverse=True)[1]
         state = {**state, "streams": moved}
         ways = [self._rows(fed, state, name) for name in NAMES]
         losses = self._tried(fed, local, ways, t)
         if self.choice == "own":
-            fresh = own_choices(losses, choices, moved)
+            fresh = own_choices(losses, choices, moved, self.doubt)
         else:
-            best = common_choice(losses.nanmean(2), int(choices[0]))
+            best = common_choice(losses.nanmean(2), int(choices[0]), self.doubt)
             fresh = torch.full_like(choices, best)
         same = torch.equal(fresh, choices) and torch.equal(moved, streams)
         state = {

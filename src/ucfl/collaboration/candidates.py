@@ -33,12 +33,13 @@ def candidate(name: str, distances: Tensor, floor: Tensor, sizes: Tensor, labels
     return mixing.weights
 
 
-def common_choice(losses: Tensor, current: int) -> int:
+def common_choice(losses: Tensor, current: int, doubt: float = 1.0) -> int:
     """The candidate with the lowest mean loss, if it beats the current one beyond doubt.
 
     ``losses`` [candidates, users] are means over each user's validation data, NaN without any.
     Users are paired with themselves: the gain's standard error is that of the mean over users of
-    (loss with the current candidate − loss with the other). A gain within it changes nothing.
+    (loss with the current candidate − loss with the other). A gain within ``doubt`` of them changes
+    nothing.
     """
     losses = losses[:, losses.isfinite().all(0)]
     if losses.shape[1] < 2:
@@ -46,10 +47,10 @@ def common_choice(losses: Tensor, current: int) -> int:
     best = int(losses.mean(1).argmin())
     gain = losses[current] - losses[best]
     error = gain.std() / len(gain) ** 0.5
-    return best if gain.mean() > error else current
+    return best if gain.mean() > doubt * error else current
 
 
-def own_choices(losses: Tensor, current: Tensor, labels: Tensor) -> Tensor:
+def own_choices(losses: Tensor, current: Tensor, labels: Tensor, doubt: float = 1.0) -> Tensor:
     """[m]: the same for every user on its own.
 
     ``losses`` [candidates, users, examples] are those of single examples, NaN for padding. A user
@@ -64,7 +65,7 @@ def own_choices(losses: Tensor, current: Tensor, labels: Tensor) -> Tensor:
     mean = gain.sum(1) / count.clamp(min=1)
     scatter = torch.where(real, (gain - mean[:, None]).square(), 0.0).sum(1)
     error = (scatter / (count - 1).clamp(min=1) / count.clamp(min=1)).sqrt()
-    chosen = torch.where((mean > error) & (count > 1), best, current)
+    chosen = torch.where((mean > doubt * error) & (count > 1), best, current)
     for stream in labels.unique():
         inside = labels == stream
         voters = inside & (count > 1)

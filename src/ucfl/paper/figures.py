@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +10,15 @@ from matplotlib.figure import Figure
 
 from ucfl.paper.cells import Entry, Floats, Result
 from ucfl.paper.claims import TARGET, timed_curve
-from ucfl.paper.items import ITEMS, LABEL_SHIFT_100, Form, batch_entries
-from ucfl.paper.printed import COVARIATE_SHIFT
+from ucfl.paper.items import (
+    ADAPTIVE,
+    ITEMS,
+    LABEL_SHIFT_100,
+    Form,
+    batch_entries,
+    sweep_entries,
+)
+from ucfl.paper.printed import COVARIATE_SHIFT, LABEL_SHIFT
 from ucfl.paper.reproduce import Measured
 from ucfl.report import figures
 from ucfl.wireless import SYSTEMS
@@ -75,11 +82,33 @@ def batch(form: Form, measured: Measured) -> Panels:
     for scenario in (LABEL_SHIFT_100, COVARIATE_SHIFT):
         found = {k: measured[e] for k, e in batch_entries(form, scenario).items() if e in measured}
         if found:
-            seeds = min(map(len, found.values()))
-            values = [[r.accuracy("mean", "best") for r in each[:seeds]] for each in found.values()]
+            values = _as_many(
+                [[r.accuracy("mean", "best") for r in each] for each in found.values()]
+            )
             curves[form.scenarios[scenario].name] = (list(found), np.transpose(values))
     xlabel = "$n_k$, examples in a batch of the variance"
     return {"n_k": figures.accuracy_against(curves, xlabel=xlabel)} if curves else {}
+
+
+def beyond(form: Form, measured: Measured) -> Panels:
+    """Over rounds in each scenario; and, under label shift, against every fixed width."""
+    swept = sweep_entries(form)
+    panels = {}
+    for name, entries in _by_scenario("beyond", form, measured).items():
+        shown = [entry for entry in entries if entry not in swept.values()]
+        curves = {e.algorithm: _curves(measured[e], None) for e in shown}
+        panels[name] = figures.accuracy_over_rounds(curves, width=figures.DOUBLE)
+    found = {width: measured[entry] for width, entry in swept.items() if measured.get(entry)}
+    if found:
+        best = {k: [r.accuracy("mean", "best") for r in each] for k, each in found.items()}
+        lines = {"user-centric": (list(best), np.transpose(_as_many(best.values())))}
+        for label in (ADAPTIVE, "fedavg"):
+            if results := measured.get(form.entry(LABEL_SHIFT, label)):
+                level = [[r.accuracy("mean", "best")] * len(best) for r in results]
+                lines[label] = (list(best), np.array(level))
+        xlabel = "fixed width $h$ of the kernel, in units of the noise floor"
+        panels["widths"] = figures.accuracy_against(lines, xlabel=xlabel, logarithmic=True)
+    return panels
 
 
 FIGURES: dict[str, Callable[[Form, Measured], Panels]] = {
@@ -89,6 +118,7 @@ FIGURES: dict[str, Callable[[Form, Measured], Panels]] = {
     "fig-time": time,
     "fig-parallel": parallel,
     "fig-batch": batch,
+    "beyond": beyond,
 }
 
 
@@ -100,6 +130,12 @@ def draw(item: str, form: Form, measured: Measured, folder: Path) -> list[Path]:
         for panel, figure in FIGURES[item](form, measured).items()
         for suffix in (".pdf", ".svg")
     ]
+
+
+def _as_many(values: Collection[Sequence[float]]) -> list[Sequence[float]]:
+    """As many seeds of everything as everything has."""
+    seeds = min(map(len, values))
+    return [each[:seeds] for each in values]
 
 
 def _over_rounds(item: str, form: Form, measured: Measured) -> Panels:

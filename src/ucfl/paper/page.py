@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ucfl.paper.beyond import goals
 from ucfl.paper.cells import Store
 from ucfl.paper.claims import Claim, claims
 from ucfl.paper.items import Form, Item
@@ -33,8 +34,10 @@ class Page:
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values."""
-        items: dict[str, Any] = {item.name: to_json(rows) for item, rows in self.tables.items()}
-        items |= {item.name: [str(f) for f in files] for item, files in self.figures.items()}
+        items: dict[str, Any] = {
+            item.name: [str(file) for file in files] for item, files in self.figures.items()
+        }
+        items |= {item.name: to_json(rows) for item, rows in self.tables.items()}
         return {
             "form": self.form.name or "paper",
             "reduced": bool(self.form.name),
@@ -62,9 +65,10 @@ def claims_as_text(checked: Sequence[Claim]) -> list[list[str]]:
 
 def make_page(items: Sequence[Item], form: Form, survey: Survey, store: Store) -> Page:
     """Make the tables, draw the figures, check the claims, and write ``cells.csv``."""
-    from ucfl.paper.figures import draw  # matplotlib is slow to import
+    from ucfl.paper.figures import FIGURES, draw  # matplotlib is slow to import
 
     measured = survey.measured
+    ours = goals(form, measured) if any(item.name == "beyond" for item in items) else []
     return Page(
         form,
         survey,
@@ -72,8 +76,8 @@ def make_page(items: Sequence[Item], form: Form, survey: Survey, store: Store) -
         {
             item: draw(item.name, form, measured, store.folder)
             for item in items
-            if item.name not in TABLES
+            if item.name in FIGURES
         },
-        claims(form, measured),
+        [*claims(form, measured), *ours],
         store.write_csv(),
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ucfl.paper.cells import Result
-from ucfl.paper.items import ITEMS, Form
+from ucfl.paper.items import ITEMS, OURS, Form
 from ucfl.paper.printed import METHODS, SCENARIOS, TABLE_1, TABLE_2, Printed
 from ucfl.paper.reproduce import Measured
 from ucfl.runs.folder import deviation
@@ -76,7 +76,20 @@ def table2(form: Form, measured: Measured) -> list[Row]:
     return _rows("table2", "worst", TABLE_2, form, measured)
 
 
-TABLES: dict[str, Callable[[Form, Measured], list[Row]]] = {"table1": table1, "table2": table2}
+def beyond(form: Form, measured: Measured) -> list[Row]:
+    """The adaptive method beside the oracle, the paper's rule and every fixed width."""
+    worst = [
+        replace(row, method=f"{row.method}, worst user")
+        for row in _rows("beyond", "worst", {}, form, measured)
+    ]
+    return _rows("beyond", "mean", {}, form, measured) + worst
+
+
+TABLES: dict[str, Callable[[Form, Measured], list[Row]]] = {
+    "table1": table1,
+    "table2": table2,
+    "beyond": beyond,
+}
 
 
 def _rows(
@@ -96,13 +109,13 @@ def _rows(
                 name,
                 form.title(name),
                 entry.algorithm,
-                METHODS[entry.algorithm],
+                (METHODS | OURS)[entry.algorithm],
                 results[0].about["tested_model"] if results else "",
                 entry.scenario.rounds,
                 tuple(result.cell.seed for result in results),
                 spread(results, who, "best"),
                 spread(results, who, "final"),
-                printed[name].get(entry.algorithm) if entry.scenario.name == name else None,
+                printed.get(name, {}).get(entry.algorithm) if entry.scenario.name == name else None,
             )
         )
     return sorted(rows, key=lambda row: list(SCENARIOS).index(row.scenario))
