@@ -7,8 +7,9 @@ from torch import nn
 
 from conftest import make_federation, make_users
 from ucfl.errors import UcflError, UcflWarning
-from ucfl.federation import Federation, LocalTraining, engine, graphs
+from ucfl.federation import Federation, LocalTraining, engine
 from ucfl.federation.graphs import Graph
+from ucfl.federation.pooling import Pooling
 from ucfl.users import Users
 
 
@@ -154,21 +155,27 @@ def test_compiled_training_is_eager_training(traced):
 
 
 @pytest.mark.parametrize("size", [(6, 6), (7, 6), (7, 9)])
-@pytest.mark.parametrize("kernel", [(2, 2), (3, 2)])
-def test_max_pooling_by_windows_is_pytorchs(size, kernel):
-    """Values, indices and gradients, with many equal pixels: the first of them counts."""
-    pixels = torch.randint(0, 3, (2, 3, *size), generator=torch.Generator().manual_seed(0)).double()
-    reference = pixels.clone().requires_grad_()
-    values, indices = nn.functional.max_pool2d(reference, kernel, return_indices=True)
-    slope = torch.randn_like(values)
-    values.backward(slope)
-    ours, ours_indices = graphs._max_pool(pixels, list(kernel))
-    assert torch.equal(ours, values)
-    assert torch.equal(ours_indices, indices)
-    rest = list(kernel), list(kernel), [0, 0], [1, 1], False, indices
-    assert torch.equal(graphs._max_pool_backward(slope, pixels, *rest), reference.grad)
-    overlapping = list(kernel), [1, 1]
-    assert graphs._max_pool(pixels, *overlapping) is NotImplemented
+@pytest.mark.parametrize("kernel", [(2, 2), (3, 2), 2])
+@pytest.mark.parametrize(
+    "options", [{}, {"stride": 1}, {"padding": 1}, {"ceil_mode": True}], ids=str
+)
+def test_max_pooling_by_windows_is_pytorchs(size, kernel, options):
+    """With many equal pixels, the first of which counts; also for several users at once."""
+    images = torch.randint(0, 3, (2, 3, 4, *size), generator=torch.Generator().manual_seed(0))
+
+    def pooled(x):
+        out = nn.functional.max_pool2d(x, kernel, **options)
+        return (out * torch.arange(out.numel()).view(out.shape)).sum()
+
+    each = torch.func.vmap(torch.func.grad(pooled))
+    theirs = each(images.double())
+    with Pooling():
+        assert torch.equal(each(images.double()), theirs)
+        assert torch.equal(torch.func.grad(pooled)(images[0].double()), theirs[0])
+        indices = nn.functional.max_pool2d(images[0].double(), 2, return_indices=True)[1]
+    assert torch.equal(
+        indices, nn.functional.max_pool2d(images[0].double(), 2, None, 0, 1, False, True)[1]
+    )
 
 
 @pytest.mark.parametrize("model", ["lenet5", "vgg"])

@@ -1,15 +1,14 @@
 """A step as a graph: traced once, then run without vmap, autograd or Python between its operations.
 
 Tracing records what a function does to its tensors, for given shapes. What comes out are plain
-operations, in which slow ones are exchanged for our own: average pooling, and on GPUs max pooling
-and convolutions (:mod:`~ucfl.federation.convolution`). On a GPU the whole graph becomes one CUDA
-graph: one launch, where there were hundreds. With ``compiled``, PyTorch's compiler fuses the
-operations first.
+operations, in which slow ones are exchanged for our own: pooling
+(:mod:`~ucfl.federation.pooling`), and on GPUs convolutions
+(:mod:`~ucfl.federation.convolution`). On a GPU the whole graph becomes one CUDA graph: one launch,
+where there were hundreds. With ``compiled``, PyTorch's compiler fuses the operations first.
 """
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ucfl.errors import UcflWarning
+from ucfl.federation.pooling import Pooling
 
 Function = Callable[..., tuple[Tensor, ...]]
 
@@ -87,12 +87,13 @@ class Graph:
 def _traced(function: Function, arguments: list[Tensor], compiled: bool) -> Function:
     """The function as a graph of plain operations; itself where that cannot be had."""
     try:
-        graph = make_fx(
-            function,
-            decomposition_table=_decompositions(arguments[0].device),
-            tracing_mode="fake",
-            _allow_non_fake_inputs=True,
-        )(*arguments)
+        with Pooling():
+            graph = make_fx(
+                function,
+                decomposition_table=_decompositions(arguments[0].device),
+                tracing_mode="fake",
+                _allow_non_fake_inputs=True,
+            )(*arguments)
         graph.graph.eliminate_dead_code()
         graph.recompile()
     except Exception as error:  # whatever the person's model does
@@ -122,134 +123,10 @@ def _traced(function: Function, arguments: list[Tensor], compiled: bool) -> Func
 
 def _decompositions(device: torch.device) -> dict[Any, Callable[..., Any]]:
     """What to put in the place of slow operations."""
-    ours: dict[Any, Callable[..., Any]] = {
-        torch.ops.aten.avg_pool2d.default: _average_pool,
-        torch.ops.aten.avg_pool2d_backward.default: _average_pool_backward,
-    }
     if device.type == "cpu":
-        return ours
-    ours |= {
-        torch.ops.aten.max_pool2d_with_indices.default: _max_pool,
-        torch.ops.aten.max_pool2d_with_indices_backward.default: _max_pool_backward,
-    }
+        return {}
     try:
         from ucfl.federation import convolution
     except ImportError:  # no Triton: PyTorch's own convolutions do
-        return ours
-    return ours | convolution.DECOMPOSITIONS
-
-
-def _tiles(x: Tensor, kernel: list[int], stride: list[int], padding: Any, divisor: Any) -> bool:
-    """Whether pooling windows tile the image: nothing overlaps, nothing is left over."""
-    padding = padding if isinstance(padding, list | tuple) else [padding]
-    height, width = kernel
-    tiled = list(stride or kernel) == list(kernel) and not any(padding) and divisor is None
-    return tiled and x.shape[-2] % height == 0 and x.shape[-1] % width == 0
-
-
-def _average_pool(
-    x: Tensor,
-    kernel: list[int],
-    stride: Any = (),
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Any:
-    """Rows are added whole, then columns: whole vectors, where PyTorch goes value by value."""
-    if not _tiles(x, kernel, stride, padding, divisor_override):
-        return NotImplemented
-    (height, width), (*outer, rows, columns) = kernel, x.shape
-    bands = x.reshape(*outer, rows // height, height, columns)
-    total = sum((bands[..., i, :] for i in range(1, height)), bands[..., 0, :])
-    cells = total.reshape(*outer, rows // height, columns // width, width)
-    total = sum((cells[..., i] for i in range(1, width)), cells[..., 0])
-    return total * (1 / (height * width))
-
-
-def _average_pool_backward(
-    gradient: Tensor,
-    x: Tensor,
-    kernel: list[int],
-    stride: Any,
-    padding: Any,
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
-) -> Any:
-    if not _tiles(x, kernel, stride, padding, divisor_override):
-        return NotImplemented
-    (height, width), (*outer, rows, columns) = kernel, gradient.shape
-    share = gradient * (1 / (height * width))
-    wide = torch.stack([share] * width, -1).reshape(*outer, rows, 1, columns * width)
-    return wide.expand(*outer, rows, height, columns * width).reshape(x.shape)
-
-
-def _windows(x: Tensor, kernel: Sequence[int]) -> list[Tensor]:
-    """The pixels at each place of their window, one image per place; what is left over is cut."""
-    (height, width), (rows, columns) = kernel, x.shape[-2:]
-    rows, columns = rows // height * height, columns // width * width
-    return [x[..., i:rows:height, j:columns:width] for i in range(height) for j in range(width)]
-
-
-def _pools_plainly(
-    kernel: Sequence[int], stride: Sequence[int], padding: Any, dilation: Any, ceil_mode: bool
-) -> bool:
-    """Whether windows lie side by side from the corner on."""
-    moved = [*padding] if isinstance(padding, list | tuple) else [padding]
-    spread = [*dilation] if isinstance(dilation, list | tuple) else [dilation]
-    beside = len(kernel) == 2 and list(stride or kernel) == list(kernel)
-    return beside and not any(moved) and set(spread) == {1} and not ceil_mode
-
-
-def _max_pool(
-    x: Tensor,
-    kernel: list[int],
-    stride: Any = (),
-    padding: Any = 0,
-    dilation: Any = 1,
-    ceil_mode: bool = False,
-) -> Any:
-    if not _pools_plainly(kernel, stride, padding, dilation, ceil_mode):
-        return NotImplemented
-    (height, width), columns = kernel, x.shape[-1]
-    best, *others = _windows(x, kernel)
-    row = torch.arange(best.shape[-2], device=x.device)[:, None] * height
-    corner = row * columns + torch.arange(best.shape[-1], device=x.device) * width
-    where = corner.expand(best.shape)  # dead code, unless somebody asks for the indices
-    for place, other in enumerate(others, start=1):
-        at = corner + (place // width * columns + place % width)
-        where = torch.where(other > best, at, where)
-        best = torch.maximum(best, other)
-    return best, where
-
-
-def _max_pool_backward(
-    gradient: Tensor,
-    x: Tensor,
-    kernel: list[int],
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    ceil_mode: bool,
-    indices: Tensor,
-) -> Any:
-    """The first of a window's largest pixels gets its gradient, as in PyTorch."""
-    if not _pools_plainly(kernel, stride, padding, dilation, ceil_mode):
-        return NotImplemented
-    (_, width), (*outer, rows, columns) = kernel, gradient.shape
-    windows = _windows(x, kernel)
-    best = functools.reduce(torch.maximum, windows)
-    taken = torch.zeros_like(best, dtype=torch.bool)
-    parts = []
-    for pixels in windows:
-        here = (pixels == best) & ~taken
-        taken = taken | here
-        parts.append(torch.where(here, gradient, 0))
-    lines = [
-        torch.stack(parts[i : i + width], -1).reshape(*outer, rows, columns * width)
-        for i in range(0, len(parts), width)
-    ]
-    whole = torch.stack(lines, -2).reshape(*outer, rows * kernel[0], columns * width)
-    left_over = [x.shape[-1] - whole.shape[-1], x.shape[-2] - whole.shape[-2]]
-    return torch.constant_pad_nd(whole, [0, left_over[0], 0, left_over[1]])
+        return {}
+    return convolution.DECOMPOSITIONS

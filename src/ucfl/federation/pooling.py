@@ -1,0 +1,159 @@
+"""Pooling by slices of whole images, where PyTorch goes window by window.
+
+Under ``vmap`` PyTorch first copies all users' images into one batch, and again on the way back;
+slices need no copy, in whatever order the images lie in memory. :class:`Pooling` is a mode: inside
+it, a model that pools in the common way, windows side by side, is computed like this.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (PyTorch's own convention)
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+Kernel = tuple[int, int]
+
+
+class Pooling(TorchFunctionMode):
+    """Inside, windows that lie side by side are pooled by slices; all else is left to PyTorch."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Take a call to a pooling function over, if it is a plain one."""
+        if (ours := OURS.get(func)) is not None:
+            out = ours(*args, **(kwargs or {}))
+            if out is not None:
+                return out
+        return func(*args, **(kwargs or {}))
+
+
+def _average(
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor | None:
+    kernel = _pair(kernel_size)
+    tiled = x.shape[-2] % kernel[0] == 0 and x.shape[-1] % kernel[1] == 0
+    if divisor_override is not None or not tiled or not _plain(kernel, stride, padding, 1):
+        return None
+    pooled: Tensor = _AveragePool.apply(x, kernel)  # type: ignore[no-untyped-call]
+    return pooled
+
+
+def _largest(
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Tensor | None:
+    kernel = _pair(kernel_size)
+    if return_indices or ceil_mode or not _plain(kernel, stride, padding, dilation):
+        return None
+    pooled: Tensor = _MaxPool.apply(x, kernel)  # type: ignore[no-untyped-call]
+    return pooled
+
+
+OURS: dict[Any, Callable[..., Tensor | None]] = {
+    F.avg_pool2d: _average,
+    F.max_pool2d: _largest,
+    torch.max_pool2d: _largest,
+}
+
+
+class _AveragePool(torch.autograd.Function):
+    """Rows are added whole, then columns."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, kernel: Kernel) -> Tensor:
+        (height, width), (*outer, rows, columns) = kernel, x.shape
+        bands = x.reshape(*outer, rows // height, height, columns)
+        total = sum((bands[..., i, :] for i in range(1, height)), bands[..., 0, :])
+        cells = total.reshape(*outer, rows // height, columns // width, width)
+        total = sum((cells[..., i] for i in range(1, width)), cells[..., 0])
+        return total * (1 / (height * width))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.kernel = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (height, width), (*outer, rows, columns) = ctx.kernel, gradient.shape
+        share = gradient * (1 / (height * width))
+        wide = torch.stack([share] * width, -1).reshape(*outer, rows, 1, columns * width)
+        whole = wide.expand(*outer, rows, height, columns * width)
+        return whole.reshape(*outer, rows * height, columns * width), None
+
+
+class _MaxPool(torch.autograd.Function):
+    """The largest of the pixels at each place of their window."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, kernel: Kernel) -> Tensor:
+        return functools.reduce(torch.maximum, _windows(x, kernel))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.kernel = inputs[1]
+        ctx.save_for_backward(inputs[0], output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """The first of a window's largest pixels gets its gradient, as in PyTorch."""
+        x, best = ctx.saved_tensors
+        taken = torch.zeros_like(best, dtype=torch.bool)
+        parts = []
+        for pixels in _windows(x, ctx.kernel):
+            here = (pixels == best) & ~taken
+            taken = taken | here
+            parts.append(torch.where(here, gradient, 0))
+        width = ctx.kernel[1]
+        lines = [
+            torch.stack(parts[i : i + width], -1).flatten(-2) for i in range(0, len(parts), width)
+        ]
+        slope = torch.stack(lines, -2).flatten(-3, -2)
+        left_over = x.shape[-1] - slope.shape[-1], x.shape[-2] - slope.shape[-2]
+        if any(left_over):
+            slope = F.pad(slope, (0, left_over[0], 0, left_over[1]))
+        return slope, None
+
+
+def _windows(x: Tensor, kernel: Kernel) -> list[Tensor]:
+    """The pixels at each place of their window, an image per place; what is left over is cut."""
+    (height, width), (rows, columns) = kernel, x.shape[-2:]
+    rows, columns = rows // height * height, columns // width * width
+    return [x[..., i:rows:height, j:columns:width] for i in range(height) for j in range(width)]
+
+
+def _plain(kernel: Kernel, stride: Any, padding: Any, dilation: Any) -> bool:
+    """Whether windows lie side by side from the corner on."""
+    beside = stride is None or stride == [] or _pair(stride) == kernel
+    return beside and _pair(padding) == (0, 0) and _pair(dilation) == (1, 1)
+
+
+def _pair(size: Any) -> Kernel:
+    if isinstance(size, int):
+        return size, size
+    sizes = tuple(size)
+    return (sizes[0], sizes[0]) if len(sizes) == 1 else (sizes[0], sizes[1])
