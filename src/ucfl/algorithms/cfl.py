@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import scipy
 import torch
-from scipy.cluster import hierarchy
-from scipy.spatial import distance
-from sklearn.metrics import silhouette_score
 from torch import Tensor
 
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
@@ -76,9 +74,9 @@ class CFL(Algorithm):
 
 def bipartition(updates: Tensor) -> Tensor:
     """Mask of the half that does not hold the first user."""
-    apart = distance.pdist(updates.cpu().numpy(), "cosine")
-    tree = hierarchy.linkage(apart, "complete")
-    half = hierarchy.fcluster(tree, 2, "maxclust")
+    apart = scipy.spatial.distance.pdist(updates.cpu().numpy(), "cosine")
+    tree = scipy.cluster.hierarchy.linkage(apart, "complete")
+    half = scipy.cluster.hierarchy.fcluster(tree, 2, "maxclust")
     return torch.from_numpy(half != half[0]).to(updates.device)
 
 
@@ -86,4 +84,6 @@ def separation(updates: Tensor, half: Tensor) -> float:
     """The silhouette of the two halves in cosine distance."""
     if bool(half.all()) or not bool(half.any()):
         return 0.0
+    from sklearn.metrics import silhouette_score  # takes seconds to import
+
     return float(silhouette_score(updates.cpu().numpy(), half.cpu().numpy(), metric="cosine"))

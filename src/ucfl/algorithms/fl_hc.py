@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import scipy
 import torch
-from scipy.cluster import hierarchy
 
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
 from ucfl.collaboration import Mixing
@@ -43,9 +43,9 @@ class FLHC(Algorithm):
         local = fed.train(theta, t)
         if t == self.after + 1 and fed.m > 1:
             updates = (local - theta)[:, : fed.rows.trainable].double().cpu().numpy()
-            tree = hierarchy.linkage(updates, self.linkage)
+            tree = scipy.cluster.hierarchy.linkage(updates, self.linkage)
             height = self.threshold * tree[:, 2].max()
-            cut = hierarchy.fcluster(tree, height, "distance")
+            cut = scipy.cluster.hierarchy.fcluster(tree, height, "distance")
             labels = torch.from_numpy(cut).long().to(fed.device) - 1
         return {"theta": Mixing.within(fed.sizes, labels) @ local, "labels": labels}
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import optimize, special
 
 from ucfl.errors import UcflError
 
@@ -89,7 +89,7 @@ def jensen_shannon(p: Any, q: Any) -> float:
     """
     p, q = np.asarray(p, dtype=np.float64), np.asarray(q, dtype=np.float64)
     middle = (p + q) / 2
-    return float(special.rel_entr(p, middle).sum() + special.rel_entr(q, middle).sum())
+    return float(scipy.special.rel_entr(p, middle).sum() + scipy.special.rel_entr(q, middle).sum())
 
 
 def label_divergences(counts: Any) -> Floats:
@@ -139,7 +139,7 @@ def _search(value: Callable[[float], float], low: float, high: float, kinks: Flo
     for left in range(max(best - 1, 0), min(best + 1, len(grid) - 1)):
         if grid[left] < grid[left + 1]:
             ends = (grid[left], grid[left + 1])
-            near = optimize.minimize_scalar(
+            near = scipy.optimize.minimize_scalar(
                 value, bounds=ends, method="bounded", options={"xatol": 1e-10}
             )
             found.append((float(near.fun), float(near.x)))

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import NDArray
-from scipy.cluster import hierarchy
-from scipy.spatial import distance
-from sklearn.cluster import KMeans
-from sklearn.decomposition import PCA
 from torch import Tensor
 
 from ucfl.collaboration.mixing import Mixing
@@ -151,16 +148,20 @@ class LargeClusterings:
     """
 
     def __init__(self, points: Floats, seed: int = 0) -> None:
+        from sklearn.decomposition import PCA  # scikit-learn takes seconds to import
+
         reduced = PCA(DIMENSIONS, svd_solver="randomized", random_state=seed).fit_transform(points)
         self._points: Floats = np.ascontiguousarray(reduced)
         self._seed = seed
         drawn = np.random.default_rng(seed).choice(len(points), SAMPLE, replace=False)
         self._sample = np.sort(drawn)
-        self._distance = distance.cdist(self._points[self._sample], self._points)
+        self._distance = scipy.spatial.distance.cdist(self._points[self._sample], self._points)
         self.most = len(points)
 
     def labels(self, k: int) -> Labels:
         """The best clustering of three starts."""
+        from sklearn.cluster import KMeans
+
         found = KMeans(k, n_init=3, random_state=self._seed).fit(self._points)
         return _in_order(found.labels_.astype(np.int64))
 
@@ -181,14 +182,16 @@ class Clusterings:
     """
 
     def __init__(self, points: Floats, seed: int = 0) -> None:
-        self._squared = distance.squareform(distance.pdist(points, "sqeuclidean"))
+        self._squared = scipy.spatial.distance.squareform(
+            scipy.spatial.distance.pdist(points, "sqeuclidean")
+        )
         self._distance = np.sqrt(self._squared)
         # Rows that differ by rounding only are one point.
         close = self._squared <= 1e-24 * max(1.0, float((points**2).sum(1).max()))
         self._first = close.argmax(1)
         self.most = len(np.unique(self._first))
         m = len(points)
-        self._tree = hierarchy.ward(points) if m > 1 else None
+        self._tree = scipy.cluster.hierarchy.ward(points) if m > 1 else None
         starts = int(np.clip(1e6 // m**2, 1, 10))
         generators = np.random.default_rng(seed).spawn(starts)
         self._seeds = [_nested_seeds(self._squared, self.most, rng) for rng in generators]
@@ -199,7 +202,9 @@ class Clusterings:
             return _in_order(self._first)
         starts = [self._nearest(seeds[:k]) for seeds in self._seeds]
         if self._tree is not None:
-            starts.append(hierarchy.fcluster(self._tree, k, "maxclust").astype(np.int64) - 1)
+            starts.append(
+                scipy.cluster.hierarchy.fcluster(self._tree, k, "maxclust").astype(np.int64) - 1
+            )
         ends = [self._lloyd(start, k) for start in starts]
         return _in_order(min(ends, key=lambda end: end[0])[1])
 

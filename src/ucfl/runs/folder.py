@@ -12,10 +12,11 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from numpy.typing import ArrayLike, NDArray
 
@@ -27,6 +28,9 @@ from ucfl.federation import Federation
 from ucfl.runs.checkpoint import Checkpoint, write_atomically
 from ucfl.users import Scenario, Users
 from ucfl.wireless import Traffic
+
+if TYPE_CHECKING:
+    import pandas as pd  # slow to import, and only looked-at runs need it
 
 CONFIGURATION, HISTORY, CHECKPOINT = "run.json", "history.parquet", "checkpoint.safetensors"
 #: The metrics in every history: accuracies of the tested model, user by user.
@@ -96,7 +100,9 @@ class Run:
         """The tidy table: round, user, metric, value. Round 0 is the untrained model."""
         try:
             # In one go: a running trainer may put a newer file in its place at any time.
-            return pd.read_parquet(io.BytesIO((self.folder / HISTORY).read_bytes()))
+            data = io.BytesIO((self.folder / HISTORY).read_bytes())
+            history: pd.DataFrame = pq.read_table(data).to_pandas()
+            return history
         except (OSError, ValueError) as error:
             raise UcflError(f"{self.folder} holds no readable history ({error}).") from error
 
@@ -259,21 +265,18 @@ def write_configuration(
 
 def write_history(folder: Path, checkpoint: Checkpoint) -> None:
     """Write ``history.parquet`` from a checkpoint."""
-    columns = []
+    tables = []
     for metric, values in checkpoint.history.items():
         rounds, users = values.shape
-        columns.append(
-            pd.DataFrame(
-                {
-                    "round": np.repeat(np.arange(rounds), users),
-                    "user": np.tile(np.arange(users), rounds),
-                    "metric": metric,
-                    "value": values.numpy().reshape(-1),
-                }
-            )
-        )
-    table = pd.concat(columns, ignore_index=True)
-    write_atomically(folder / HISTORY, lambda path: table.to_parquet(path, index=False))
+        columns = {
+            "round": np.repeat(np.arange(rounds), users),
+            "user": np.tile(np.arange(users), rounds),
+            "metric": pa.array([metric] * values.numel()),
+            "value": values.numpy().reshape(-1),
+        }
+        tables.append(pa.table(columns))
+    table = pa.concat_tables(tables)
+    write_atomically(folder / HISTORY, lambda path: pq.write_table(table, path))
 
 
 def device_name(device: torch.device) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import ndimage
 
 
 def group_of_users(users: int, groups: int) -> NDArray[np.int64]:
@@ -24,7 +24,9 @@ def rotate(images: NDArray[Any], degrees: float) -> NDArray[Any]:
     square = images.shape[2] == images.shape[3]
     if rest == 0 and (square or quarters % 2 == 0):
         return np.ascontiguousarray(np.rot90(images, int(quarters), axes=(2, 3)))
-    turned: NDArray[Any] = ndimage.rotate(images, degrees, axes=(3, 2), reshape=False, order=1)
+    turned: NDArray[Any] = scipy.ndimage.rotate(
+        images, degrees, axes=(3, 2), reshape=False, order=1
+    )
     return turned
 
 

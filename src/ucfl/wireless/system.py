@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import digamma
 
 from ucfl.errors import UcflError
 from ucfl.wireless.checks import check_not_negative, check_positive
@@ -21,7 +21,7 @@ Labels = NDArray[np.int64]
 
 def harmonic(m: int) -> float:
     """H_m = 1 + 1/2 + … + 1/m."""
-    return float(digamma(m + 1) + np.euler_gamma)
+    return float(scipy.special.digamma(m + 1) + np.euler_gamma)
 
 
 class System(ABC):
