@@ -10,7 +10,9 @@ import pytest
 
 import ucfl
 from ucfl import paper
+from ucfl.paper.figures import FIGURES
 from ucfl.paper.printed import CONCEPT_SHIFT, COVARIATE_SHIFT
+from ucfl.paper.tables import TABLES
 from ucfl.runs import Stopped
 
 pytestmark = pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")  # users are tiny
@@ -107,7 +109,7 @@ def test_asked_again_it_prints_at_once(reproduced, command, monkeypatch):
     answer = json.loads(said)
     assert (answer["form"], answer["reduced"], answer["seeds"]) == ("embedded", True, [0, 1])
     assert (answer["done"], answer["to_do"]) == (len(cells), 0)
-    assert set(answer["items"]) == set(paper.ITEMS)
+    assert set(answer["items"]) == {*TABLES, *FIGURES}
     assert {len(row["seeds"]) for row in answer["items"]["table1"]} == {2}
     for item, panels in PANELS.items():
         files = answer["items"][item]

@@ -62,7 +62,7 @@ def claims_as_text(checked: Sequence[Claim]) -> list[list[str]]:
 
 def make_page(items: Sequence[Item], form: Form, survey: Survey, store: Store) -> Page:
     """Make the tables, draw the figures, check the claims, and write ``cells.csv``."""
-    from ucfl.paper.figures import draw  # matplotlib is slow to import
+    from ucfl.paper.figures import FIGURES, draw  # matplotlib is slow to import
 
     measured = survey.measured
     return Page(
@@ -72,7 +72,7 @@ def make_page(items: Sequence[Item], form: Form, survey: Survey, store: Store) -
         {
             item: draw(item.name, form, measured, store.folder)
             for item in items
-            if item.name not in TABLES
+            if item.name in FIGURES
         },
         claims(form, measured),
         store.write_csv(),
