@@ -11,7 +11,8 @@ import pytest
 import ucfl
 from ucfl import paper
 from ucfl.paper.figures import FIGURES
-from ucfl.paper.printed import CONCEPT_SHIFT, COVARIATE_SHIFT
+from ucfl.paper.items import COVARIATE_LABEL_SHIFT
+from ucfl.paper.printed import CONCEPT_SHIFT, COVARIATE_SHIFT, LABEL_SHIFT
 from ucfl.paper.tables import TABLES
 from ucfl.runs import Stopped
 
@@ -130,6 +131,19 @@ def test_a_person_sees_tables_marked_as_reduced(reproduced, command):
     assert "What the paper claims" in said
     _, said, _ = command("table2", "--embedded", "--seeds", "0-1", "--out", out, "--markdown")
     assert "| embedded-emnist-label-shift | Ditto | personalised | 2 | 2 |" in said
+
+
+def test_interactive_pages_lie_beside_the_figures(reproduced, command):
+    out, store, _ = reproduced
+    options = ("fig-parallel", "--embedded", "--seeds", "0-1", "--out", out, "--report")
+    code, said, notes = command(*options, "--json")
+    assert code == 0, notes
+    files = json.loads(said)["reports"]
+    assert sorted(map(Path, files.values())) == sorted(store.folder.glob("report-*.html"))
+    assert set(files) == {f"embedded-{name}" for name in (LABEL_SHIFT, COVARIATE_LABEL_SHIFT)}
+    text = Path(files[f"embedded-{LABEL_SHIFT}"]).read_text()
+    assert "parallel-user-centric" in text
+    assert FORM.note in text
 
 
 def test_a_reduced_form_has_a_folder_of_its_own(tmp_path, command):
