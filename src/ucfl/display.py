@@ -300,6 +300,10 @@ def show_page(page: Page) -> None:
     for item, files in page.figures.items():
         said = ", ".join(map(str, files)) or "no cell of it is there yet"
         answers.print(f"{page.title(item)}: {said}", soft_wrap=True)
+    for name, file in page.reports.items():
+        there = f"The report of {name} is in {file}"
+        nothing = f"No cell of {name} is there yet, so it has no report."
+        answers.print(nothing if file is None else there, soft_wrap=True)
     show_table(CLAIM_HEADERS, claims_as_text(page.claims), "What the paper claims")
     if page.tables:
         answers.print(COMPARED, soft_wrap=True)

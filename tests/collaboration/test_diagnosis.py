@@ -49,6 +49,8 @@ def test_spread_is_unknown_where_variances_rest_on_one_batch():
         (Diagnosis(20, 1.1, 4, 0.5), "initialisation"),
         (Diagnosis(20, 20.0, 2, 0.1), "by degrees"),
         (Diagnosis(20, float("nan"), 4, 0.5), "too few batches"),
+        (Diagnosis(20, None, 4, 0.5), "The rows of W fall into groups"),
+        (Diagnosis(20, None, 2, 0.1), "The rows of W differ by degrees"),
         (Diagnosis(1, float("nan"), 1, 0.0), "One user"),
     ],
 )

@@ -10,7 +10,10 @@ import pytest
 
 import ucfl
 from ucfl import paper
-from ucfl.paper.printed import CONCEPT_SHIFT, COVARIATE_SHIFT
+from ucfl.paper.figures import FIGURES
+from ucfl.paper.items import COVARIATE_LABEL_SHIFT
+from ucfl.paper.printed import CONCEPT_SHIFT, COVARIATE_SHIFT, LABEL_SHIFT
+from ucfl.paper.tables import TABLES
 from ucfl.runs import Stopped
 
 pytestmark = pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")  # users are tiny
@@ -107,7 +110,7 @@ def test_asked_again_it_prints_at_once(reproduced, command, monkeypatch):
     answer = json.loads(said)
     assert (answer["form"], answer["reduced"], answer["seeds"]) == ("embedded", True, [0, 1])
     assert (answer["done"], answer["to_do"]) == (len(cells), 0)
-    assert set(answer["items"]) == set(paper.ITEMS)
+    assert set(answer["items"]) == {*TABLES, *FIGURES}
     assert {len(row["seeds"]) for row in answer["items"]["table1"]} == {2}
     for item, panels in PANELS.items():
         files = answer["items"][item]
@@ -128,6 +131,19 @@ def test_a_person_sees_tables_marked_as_reduced(reproduced, command):
     assert "What the paper claims" in said
     _, said, _ = command("table2", "--embedded", "--seeds", "0-1", "--out", out, "--markdown")
     assert "| embedded-emnist-label-shift | Ditto | personalised | 2 | 2 |" in said
+
+
+def test_interactive_pages_lie_beside_the_figures(reproduced, command):
+    out, store, _ = reproduced
+    options = ("fig-parallel", "--embedded", "--seeds", "0-1", "--out", out, "--report")
+    code, said, notes = command(*options, "--json")
+    assert code == 0, notes
+    files = json.loads(said)["reports"]
+    assert sorted(map(Path, files.values())) == sorted(store.folder.glob("report-*.html"))
+    assert set(files) == {f"embedded-{name}" for name in (LABEL_SHIFT, COVARIATE_LABEL_SHIFT)}
+    text = Path(files[f"embedded-{LABEL_SHIFT}"]).read_text()
+    assert "parallel-user-centric" in text
+    assert FORM.note in text
 
 
 def test_a_reduced_form_has_a_folder_of_its_own(tmp_path, command):

@@ -272,7 +272,7 @@ def test_how_to_repeat_it(look, story):
     for command in story["repeat"]["commands"]:
         assert command in shown
     for run in story["repeat"]["runs"]:
-        assert run["folder"] in shown
+        assert run["kept"] in shown
         assert run["data"][:16] in shown
     assert "torch" in shown
 

@@ -130,7 +130,7 @@ def test_older_run_folders_are_reported_without_histograms(tmp_path):
     about["users"] = {key: about["users"][key] for key in ("names", "source")}
     (folder / "run.json").write_text(json.dumps(about))
     story = told(folder)
-    assert any("made before" in note for note in story["notes"])
+    assert any("was not kept" in note for note in story["notes"])
     assert page(story)
 
 

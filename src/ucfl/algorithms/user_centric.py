@@ -72,12 +72,8 @@ class UserCentric(Algorithm):
         if self.streams != "auto":
             count = m if self.streams == "all" else self.streams
             plan = fixed_streams(weights, count, seed=fed.seed)
-        diagnosis = Diagnosis(
-            m,
-            spread(gradient_distances(full), noise_floor(variances, batches)),
-            suggested.count,
-            suggested.silhouettes[suggested.count],
-        )
+        apart = spread(gradient_distances(full), noise_floor(variances, batches))
+        diagnosis = Diagnosis(m, apart, suggested.count, suggested.silhouettes[suggested.count])
         if m > 1 and not diagnosis.separates:
             warnings.warn(str(diagnosis), UcflWarning, stacklevel=2)
         mixing = plan.mixing().part(shards.mine(fed.m, fed.device))
@@ -87,7 +83,7 @@ class UserCentric(Algorithm):
             "labels": mixing.labels.to(fed.device),
             "weights": weights,
             "silhouettes": torch.tensor(list(suggested.silhouettes.values())),
-            "spread": diagnosis.spread,
+            "spread": apart,
             "suggested": suggested.count,
         }
 

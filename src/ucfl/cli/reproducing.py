@@ -40,6 +40,9 @@ def reproduce_command(
     list_: Annotated[
         bool, typer.Option("--list", help="Only say which cells are there, and the time to go.")
     ] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Write an interactive page per scenario, too.")
+    ] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print tables as Markdown.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -78,7 +81,8 @@ def reproduce_command(
         raise typer.Exit(130) from None
     if not in_time:
         say("the time is up; the same command goes on.")
-    page = paper.make_page(items, form, paper.survey(cells, store, device), store)
+    found = paper.survey(cells, store, device)
+    page = paper.make_page(items, form, found, store, with_reports=report)
     if as_json:
         print_json(page.to_json())
     elif markdown:

@@ -38,17 +38,20 @@ def spread(distances: Tensor, floor: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What the collaboration round found: spread, and the best k with its silhouette."""
+    """What the collaboration round found: spread, and the best k with its silhouette.
+
+    Where the spread was not kept (None), it speaks of W alone.
+    """
 
     users: int
-    spread: float
+    spread: float | None
     count: int
     silhouette: float
 
     @property
     def separates(self) -> bool:
         """Whether gradients differ between users by clearly more than their noise."""
-        return not self.spread < CLEAR_SPREAD
+        return self.spread is None or not self.spread < CLEAR_SPREAD
 
     @property
     def grouped(self) -> bool:
@@ -65,18 +68,22 @@ class Diagnosis:
                 "serves them well, or the first weights hide the difference: use initialisation "
                 "'he-glorot', or more data per user."
             )
-        known = (
-            f"differ {self.spread:.1f} times as much as noise alone would make them"
-            if self.spread == self.spread
-            else "differ, but too few batches were drawn to say how far beyond noise"
-        )
+        if self.spread is None:
+            degrees, groups = "The rows of W differ", "The rows of W"
+        else:
+            known = (
+                f"differ {self.spread:.1f} times as much as noise alone would make them"
+                if self.spread == self.spread
+                else "differ, but too few batches were drawn to say how far beyond noise"
+            )
+            degrees, groups = f"Users' gradients {known},", f"Users' gradients {known} and"
         if not self.grouped:
             return (
-                f"Users' gradients {known}, by degrees rather than in groups (silhouette "
+                f"{degrees} by degrees rather than in groups (silhouette "
                 f"{self.silhouette:.2f} at best, for k = {self.count}): every stream that is "
                 "saved costs some personalisation."
             )
         return (
-            f"Users' gradients {known} and fall into groups: the silhouette suggests "
+            f"{groups} fall into groups: the silhouette suggests "
             f"k = {self.count} streams ({self.silhouette:.2f})."
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,9 +74,14 @@ def choose_streams(
     tried = stream_choices(rows, max_streams, seed)
     silhouettes = {k: silhouette for k, (silhouette, _) in tried.items()}
     scores = {k: float(score(k, s)) for k, s in silhouettes.items()}
-    best = min(k for k in scores if scores[k] >= max(scores.values()) - slack)
+    best = fewest(scores, slack)
     labels = tried[best][1]
     return StreamPlan(best, labels, centroids(rows, labels), silhouettes, scores, rows)
+
+
+def fewest(scores: Mapping[int, float], slack: float) -> int:
+    """The smallest k whose score is at most ``slack`` under the highest."""
+    return min(k for k in scores if scores[k] >= max(scores.values()) - slack)
 
 
 def stream_choices(

@@ -37,7 +37,7 @@ class Form:
 
     ``scenarios`` stand for the paper's, by the paper's names; ``variance_batches`` are the n_k of
     fig-batch, which trains for ``batch_rounds``, and dear methods train for ``dear_rounds`` at
-    most. ``name`` is empty for the paper's form.
+    most. ``name`` is empty for the paper's form; ``options`` ask ``ucfl reproduce`` for this one.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Form:
     variance_batches: tuple[int, ...]
     batch_rounds: int
     dear_rounds: int
+    options: tuple[str, ...] = ()
 
     def entry(self, scenario: str, algorithm: str, rounds: int | None = None) -> Entry:
         """The entry of an algorithm on the scenario that stands for the paper's."""
@@ -61,6 +62,7 @@ class Form:
             self.variance_batches,
             batch_rounds=rounds,
             dear_rounds=rounds,
+            options=(*self.options, "--rounds", str(rounds)),
         )
 
     def title(self, scenario: str) -> str:
@@ -113,6 +115,7 @@ def _embedded() -> Form:
         variance_batches=(2, 4, 8),
         batch_rounds=1,
         dear_rounds=2,
+        options=("--embedded",),
     )
 
 
@@ -263,6 +266,20 @@ def in_order(items: Sequence[Item], form: Form, seeds: Sequence[int]) -> list[Ce
             places.setdefault(entry, (i, is_dear(entry.algorithm), place))
     entries = sorted(places, key=lambda entry: (*places[entry], work(entry.algorithm)))
     return [Cell(entry, seed) for seed in seeds for entry in entries]
+
+
+def longest(items: Iterable[Item], form: Form) -> dict[str, Scenario]:
+    """The scenarios of the items, by the paper's names, with the rounds of their longest entries.
+
+    Those of any item count: dear methods and fig-batch, which are cut short, choose no rounds.
+    """
+    every = [entry.scenario for item in ITEMS.values() for entry in item.entries(form)]
+    asked = {entry.scenario.name for item in items for entry in item.entries(form)}
+    return {
+        name: max((s for s in every if s.name == stands.name), key=lambda s: s.rounds)
+        for name, stands in form.scenarios.items()
+        if stands.name in asked
+    }
 
 
 def is_dear(algorithm: str) -> bool:

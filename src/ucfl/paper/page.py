@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,11 @@ CLAIM_HEADERS = ("claim", "holds", "figures")
 
 @dataclass(frozen=True)
 class Page:
-    """Tables and figures by item, the claims, and the cells that they were made from."""
+    """Tables and figures by item, the claims, and the cells that they were made from.
+
+    ``reports`` are the interactive pages by scenario, where they were asked for; None stands for a
+    scenario without cells.
+    """
 
     form: Form
     survey: Survey
@@ -27,6 +31,7 @@ class Page:
     figures: dict[Item, list[Path]]
     claims: list[Claim]
     csv: Path
+    reports: Mapping[str, Path | None]
 
     def title(self, item: Item) -> str:
         """What the item is, and whether it is the real thing."""
@@ -41,11 +46,12 @@ class Page:
         return {
             "form": self.form.name or "paper",
             "reduced": bool(self.form.name),
-            "seeds": sorted({cell.seed for cell in self.survey.cells}),
+            "seeds": self.survey.seeds,
             "done": len(self.survey.done),
             "to_do": len(self.survey.to_do),
             "csv": str(self.csv),
             "items": items,
+            "reports": {name: file and str(file) for name, file in self.reports.items()},
             "claims": [asdict(claim) for claim in self.claims],
         }
 
@@ -63,9 +69,12 @@ def claims_as_text(checked: Sequence[Claim]) -> list[list[str]]:
     return [[claim.claim, claim.answer, claim.figures] for claim in checked]
 
 
-def make_page(items: Sequence[Item], form: Form, survey: Survey, store: Store) -> Page:
+def make_page(
+    items: Sequence[Item], form: Form, survey: Survey, store: Store, *, with_reports: bool = False
+) -> Page:
     """Make the tables, draw the figures, check the claims, and write ``cells.csv``."""
     from ucfl.paper.figures import FIGURES, draw  # matplotlib is slow to import
+    from ucfl.paper.reports import write_reports
 
     measured = survey.measured
     ours = goals(form, measured) if any(item.name == "beyond" for item in items) else []
@@ -80,4 +89,5 @@ def make_page(items: Sequence[Item], form: Form, survey: Survey, store: Store) -
         },
         [*claims(form, measured), *ours],
         store.write_csv(),
+        write_reports(items, form, survey.seeds, store) if with_reports else {},
     )

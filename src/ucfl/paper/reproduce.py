@@ -34,6 +34,11 @@ class Survey:
     seconds: Mapping[Cell, float | None]
 
     @property
+    def seeds(self) -> list[int]:
+        """The seeds of the cells."""
+        return sorted({cell.seed for cell in self.cells})
+
+    @property
     def to_do(self) -> list[Cell]:
         """The cells that are not there, in order."""
         return [cell for cell in self.cells if cell not in self.done]

@@ -42,8 +42,8 @@ def answer(story: Story) -> list[str]:
     told = [
         f"{best['label']} {'gives' if alone else 'serves'} the {story['users']} users"
         f"{'' if alone else ' best:'} {_percent(best['final'])} mean accuracy and "
-        f"{best['final']['worst']:.1f}% for the worst one, with {_streams(best['streams'])} a "
-        f"round ({best['rounds']} rounds, {seeds} seed{'s' * (seeds > 1)})."
+        f"{best['final']['worst']:.1f}% for the worst one, with {_streams(best)} "
+        f"({best['rounds']} rounds, {seeds} seed{'s' * (seeds > 1)})."
     ]
     if alone:
         return told
@@ -102,7 +102,8 @@ def _percent(summary: dict[str, float]) -> str:
     return f"{summary['mean']:.1f}{deviation}%"
 
 
-def _streams(count: float) -> str:
-    if count == 0:
-        return "no broadcast"
-    return f"{count:g} broadcast{'s' * (count != 1)}"
+def _streams(method: dict[str, Any]) -> str:
+    """What the last round sent: a round like any other, unless traffic changes as it goes."""
+    count = method["streams"]
+    words = f"{count:.4g} broadcast{'s' * (count != 1)}" if count else "no broadcast"
+    return f"{words} {'a round' if len(method['traffic']) == 1 else 'in the last round'}"

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucfl.algorithms.user_centric import UserCentric
-from ucfl.collaboration import fixed_streams
-from ucfl.collaboration.streams import NEARLY
+from ucfl.collaboration import Diagnosis, fixed_streams
+from ucfl.collaboration.streams import NEARLY, fewest
 from ucfl.runs import Run
 
 Floats = NDArray[np.float64]
@@ -44,18 +44,42 @@ def collaboration(run: Run) -> Collaboration | None:
     if not isinstance(run.algorithm, UserCentric):
         return None
     state: Any = run.checkpoint.state
-    weights, labels = state["weights"].double().numpy(), state["labels"].numpy()
-    suggested = int(state["suggested"])
-    own = len(np.unique(labels)) < len(weights)
-    silhouettes = state["silhouettes"].double().numpy()
+    return measured(
+        run.algorithm.label,
+        run.seed,
+        state["weights"].double().numpy(),
+        state["silhouettes"].double().numpy(),
+        state["labels"].numpy(),
+        float(state["spread"]),
+    )
+
+
+def measured(
+    label: str,
+    seed: int,
+    weights: Floats,
+    silhouettes: Floats,
+    labels: NDArray[np.int64] | None,
+    spread: float | None = None,
+) -> Collaboration:
+    """What a method's collaboration round found.
+
+    ``labels`` are None where users listen to all streams, ``spread`` where it was not kept.
+    """
+    scores = dict(enumerate(silhouettes.tolist(), start=1))
+    suggested = fewest(scores, NEARLY)
+    own = labels is not None and len(np.unique(labels)) < len(weights)
+    if labels is None or not own:
+        labels = fixed_streams(weights, suggested, seed=seed).labels
+    diagnosis = Diagnosis(len(weights), spread, suggested, scores[suggested])
     return Collaboration(
-        of=run.algorithm.label,
+        of=label,
         weights=weights,
-        labels=labels if own else fixed_streams(weights, suggested, seed=run.seed).labels,
+        labels=labels,
         own=own,
         silhouettes=silhouettes,
         suggested=suggested,
-        reason=_reason(silhouettes, suggested, run.algorithm.describe(run.checkpoint.state)),
+        reason=_reason(silhouettes, suggested, str(diagnosis)),
     )
 
 

@@ -36,7 +36,10 @@ GROUPS = (
     ("#888888", "#aaaaaa"),
 )
 #: Line patterns, in points: the variants of one method differ by these.
-DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2))
+DASHES: tuple[tuple[float, ...], ...] = (
+    (), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2),
+    (10, 3), (3, 4), (6, 2, 1.5, 2, 1.5, 2), (10, 2, 3, 2),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -7,28 +7,25 @@ seeds, round by round; single users appear with their final accuracy only.
 from __future__ import annotations
 
 import itertools
-import shlex
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ucfl.algorithms.user_centric import UserCentric
 from ucfl.errors import UcflError
+from ucfl.report.account import Account, account
 from ucfl.report.answer import SHARED_OR_ALONE, TOLD_THE_GROUPS, Story, answer
-from ucfl.report.collaboration import Collaboration, by_seed, collaboration
+from ucfl.report.collaboration import Collaboration, by_seed
 from ucfl.report.palette import GROUPS, styles
 from ucfl.runs import Run, find_runs
-from ucfl.runs.folder import CHECKPOINT, best_round, deviation, mean, worst
+from ucfl.runs.folder import chosen_round, deviation
 from ucfl.wireless import SYSTEMS, Traffic
 
 Floats = NDArray[np.float64]
 
-#: Shares of users between which a curve's band over users lies.
-BAND = (0.1, 0.9)
 #: Weights of W that a story carries at most, over all seeds; the first seeds come first.
 MOST_WEIGHTS = 1_000_000
 #: Weights are whole numbers of these: half the characters, and nobody reads a fifth digit.
@@ -62,106 +59,65 @@ def gather(folders: Sequence[Path]) -> dict[str, list[Run]]:
     return runs
 
 
-def tell(runs: dict[str, list[Run]]) -> Story:
+def tell(runs: Mapping[str, Sequence[Run]]) -> Story:
     """The story of runs by algorithm."""
-    digests = {label: [_digest(run) for run in found] for label, found in runs.items()}
-    every = [digest for found in digests.values() for digest in found]
-    first = every[0]
-    looks = styles(digests)
-    methods = [_method(label, found) | asdict(looks[label]) for label, found in digests.items()]
+    return compose([account(run) for found in runs.values() for run in found])
+
+
+def compose(accounts: Sequence[Account]) -> Story:
+    """The story of runs of one scenario, by their accounts; methods may differ in their seeds."""
+    by_label: dict[str, list[Account]] = {}
+    for one in accounts:
+        by_label.setdefault(one.label, []).append(one)
+    first = accounts[0]
+    looks = styles(by_label)
+    methods = [_method(label, found) | asdict(looks[label]) for label, found in by_label.items()]
     methods.sort(key=lambda method: -np.nan_to_num(method["final"]["mean"]))
     fedavg = next((method for method in methods if method["label"] == "fedavg"), methods[-1])
     told: Story = {
-        "scenario": {key: first.scenario[key] for key in ("name", "description")},
-        "users": first.users,
+        "scenario": {"name": first.scenario.name, "description": first.scenario.description},
+        "users": len(first.population.names),
         "rounds": max(method["rounds"] for method in methods),
-        "seeds": sorted({digest.seed for digest in every}),
+        "seeds": sorted({one.seed for one in accounts}),
         "methods": methods,
         "target": {"accuracy": fedavg["mean"][-1], "of": fedavg["label"]},
         "systems": {name: asdict(system) for name, system in SYSTEMS.items()},
         "groups": GROUPS,
         "weight_step": WEIGHT_STEP,
-        "populations": _populations(every),
-        "repeat": _repeat(every),
+        "populations": _populations(accounts),
+        "repeat": _repeat(accounts),
     }
     told["chosen"] = _best(methods, TOLD_THE_GROUPS)
     told["personal"] = _best(methods, (*TOLD_THE_GROUPS, *SHARED_OR_ALONE))
     told["answer"] = answer(told)
-    told["notes"] = _notes(told, digests)
+    told["notes"] = _notes(told, by_label)
     return told
 
 
-@dataclass(frozen=True)
-class _Digest:
-    """The little that a story takes from a run, whose checkpoint may be large."""
-
-    folder: Path
-    scenario: dict[str, Any]
-    about: dict[str, Any]
-    label: str
-    tested_model: str
-    is_personal: bool
-    seed: int
-    test: Floats
-    validation: Floats
-    start: Traffic
-    traffic: Floats
-    collaboration: Collaboration | None
-
-    @property
-    def users(self) -> int:
-        return len(self.about["users"]["names"])
-
-    @property
-    def rounds(self) -> int:
-        return len(self.traffic)
-
-
-def _digest(run: Run) -> _Digest:
-    run = replace(run)  # the copy's checkpoint goes when the copy goes
-    if not (run.folder / CHECKPOINT).exists() or run.checkpoint.round < 1:
-        raise UcflError(f"{run.folder} has stored no round yet; see it train with ucfl watch.")
-    length = run.checkpoint.round + 1
-    return _Digest(
-        folder=run.folder,
-        scenario=run.scenario.model_dump(mode="json"),
-        about=run.about,
-        label=run.algorithm.label,
-        tested_model=run.algorithm.tested_model,
-        is_personal=run.algorithm.name == UserCentric.name,
-        seed=run.seed,
-        test=run.per_user("test_accuracy")[:length],
-        validation=run.per_user("validation_accuracy")[:length],
-        start=run.start_traffic,
-        traffic=run.checkpoint.traffic.numpy(),
-        collaboration=collaboration(run),
-    )
-
-
-def _method(label: str, digests: list[_Digest]) -> dict[str, Any]:
+def _method(label: str, accounts: Sequence[Account]) -> dict[str, Any]:
     """Curves and accuracies of one algorithm, over the rounds that all its seeds have."""
-    rounds = min(digest.rounds for digest in digests)
-    tests = [100 * digest.test[: rounds + 1] for digest in digests]
-    means = np.array([[mean(row) for row in digest.test[: rounds + 1]] for digest in digests])
-    worsts = np.array([[worst(row) for row in digest.test[: rounds + 1]] for digest in digests])
-    low, high = (np.mean([_quantile(test, share) for test in tests], axis=0) for share in BAND)
-    best = [best_round(digest.validation[: rounds + 1]) for digest in digests]
-    picked = np.arange(len(digests)), best
-    traffic = np.mean([digest.traffic[:rounds] for digest in digests], axis=0)
-    start = np.mean([_row(digest.start) for digest in digests], axis=0)
+    rounds = min(one.rounds for one in accounts)
+    means = np.array([one.mean[: rounds + 1] for one in accounts])
+    worsts = np.array([one.worst[: rounds + 1] for one in accounts])
+    bands = [one.band[:, : rounds + 1] for one in accounts if one.band is not None]
+    low, high = np.mean(bands, axis=0) if len(bands) == len(accounts) else (None, None)
+    best = [chosen_round(one.validation[: rounds + 1]) for one in accounts]
+    picked = np.arange(len(accounts)), best
+    traffic = np.mean([one.traffic[:rounds] for one in accounts], axis=0)
+    start = np.mean([_row(one.start) for one in accounts], axis=0)
     return {
         "label": label,
-        "tested_model": digests[0].tested_model,
-        "personal": digests[0].is_personal,
+        "tested_model": accounts[0].tested_model,
+        "personal": accounts[0].is_personal,
         "streams": float(traffic[-1, 0]),
-        "seeds": [digest.seed for digest in digests],
+        "seeds": [one.seed for one in accounts],
         "rounds": rounds,
         "start": start.tolist(),
         "traffic": _run_lengths(traffic),
         "mean": means.mean(0).tolist(),
         "deviation": _rounded(deviation(means)),
-        "low": _rounded(low),
-        "high": _rounded(high),
+        "low": None if low is None else _rounded(low),
+        "high": None if high is None else _rounded(high),
         "worst": _rounded(worsts.mean(0)),
         "worst_deviation": _rounded(deviation(worsts)),
         "final": _summary(means[:, -1], worsts[:, -1]),
@@ -169,22 +125,18 @@ def _method(label: str, digests: list[_Digest]) -> dict[str, Any]:
     }
 
 
-def _populations(digests: list[_Digest]) -> list[dict[str, Any]]:
+def _populations(accounts: Sequence[Account]) -> list[dict[str, Any]]:
     """Users of each seed (another seed draws other users): who they are, and how they fared."""
     found, budget = [], MOST_WEIGHTS
-    learnt = by_seed((digest.seed, digest.collaboration) for digest in digests)
-    for seed in sorted({digest.seed for digest in digests}):
-        here = [digest for digest in digests if digest.seed == seed]
-        users = here[0].about["users"]
+    learnt = by_seed((one.seed, one.collaboration) for one in accounts)
+    for seed in sorted({one.seed for one in accounts}):
+        here = [one for one in accounts if one.seed == seed]
         budget -= learnt[seed].weights.size if seed in learnt else 0
         found.append(
             {
                 "seed": seed,
-                "names": list(users["names"]),
-                "groups": users.get("groups"),
-                "label_counts": users.get("label_counts"),
-                "test_sizes": users.get("test_sizes"),
-                "accuracy": {digest.label: _rounded(100 * digest.test[-1]) for digest in here},
+                **asdict(here[0].population),
+                "accuracy": {one.label: _rounded(one.final) for one in here},
                 "collaboration": _learnt(learnt[seed], budget >= 0) if seed in learnt else None,
             }
         )
@@ -205,26 +157,25 @@ def _learnt(found: Collaboration, with_weights: bool) -> dict[str, Any]:
     }
 
 
-def _repeat(digests: list[_Digest]) -> dict[str, Any]:
+def _repeat(accounts: Sequence[Account]) -> dict[str, Any]:
     """All that it takes to make the runs again."""
-    commands = [shlex.join(digest.about["command"]) for digest in digests]
-    abouts = [digest.about for digest in digests]
+    origins = [one.origin for one in accounts]
     return {
-        "commands": list(dict.fromkeys(commands)),
-        "versions": _distinct(about["versions"] for about in abouts),
-        "machines": _distinct(about["machine"] for about in abouts),
+        "commands": _distinct(origin.command for origin in origins),
+        "versions": _distinct(origin.versions for origin in origins),
+        "machines": _distinct(origin.machine for origin in origins),
         "runs": [
             {
-                "algorithm": digest.label,
-                "seed": digest.seed,
-                "rounds": digest.rounds,
-                "data": digest.about["configuration"]["data"],
-                "model": digest.about["configuration"]["model"],
-                "folder": str(digest.folder),
+                "algorithm": one.label,
+                "seed": one.seed,
+                "rounds": one.rounds,
+                "data": one.origin.data,
+                "model": one.origin.model,
+                "kept": one.origin.kept,
             }
-            for digest in digests
+            for one in accounts
         ],
-        "source": digests[0].about["users"]["source"],
+        "source": origins[0].source,
     }
 
 
@@ -234,22 +185,22 @@ def _best(methods: list[dict[str, Any]], without: Collection[str]) -> str:
     return str((left or methods)[0]["label"])
 
 
-def _notes(story: Story, digests: dict[str, list[_Digest]]) -> list[str]:
+def _notes(story: Story, accounts: dict[str, list[Account]]) -> list[str]:
     """What a reader must know about these numbers."""
     seeds = story["seeds"]
     notes = [
         f"Curves are statistics over {story['users']} users"
         + (f" and {len(seeds)} seeds" if len(seeds) > 1 else "")
-        + ", computed when this report was made; single users are kept for the final round only."
+        + "; single users are kept for the final round only."
     ]
-    for label, found in digests.items():
-        short = [d for d in found if d.rounds < d.scenario["rounds"]]
+    for label, found in accounts.items():
+        short = [one for one in found if one.rounds < one.scenario.rounds]
         if short:
             notes.append(
-                f"{label} is not finished: {short[0].rounds} of {short[0].scenario['rounds']} "
+                f"{label} is not finished: {short[0].rounds} of {short[0].scenario.rounds} "
                 f"rounds (seed {short[0].seed})."
             )
-        if missing := [seed for seed in seeds if seed not in {d.seed for d in found}]:
+        if missing := [seed for seed in seeds if seed not in {one.seed for one in found}]:
             notes.append(f"{label} lacks seed {', '.join(map(str, missing))}.")
     if len({method["tested_model"] for method in story["methods"]}) > 1:
         notes.append(
@@ -257,11 +208,9 @@ def _notes(story: Story, digests: dict[str, list[_Digest]]) -> list[str]:
             + ", ".join(f"{m['label']}: {m['tested_model']}" for m in story["methods"])
             + "."
         )
-    absent = [p for p in story["populations"] if p["label_counts"] is None]
-    if absent:
+    if any(users["label_counts"] is None for users in story["populations"]):
         notes.append(
-            "These runs were made before run folders kept sizes, label counts and groups, so those "
-            "are not shown."
+            "How many examples of which label each user has was not kept, so that is not shown."
         )
     return notes
 
@@ -273,15 +222,6 @@ def _summary(means: Floats, worsts: Floats) -> dict[str, float]:
         "worst": float(worsts.mean()),
         "worst_deviation": float(deviation(worsts)),
     }
-
-
-def _quantile(test: Floats, share: float) -> Floats:
-    """Round by round over the users that have test data."""
-    real = ~np.isnan(test[0])
-    if not real.any():
-        return np.full(len(test), np.nan)
-    found: Floats = np.quantile(test[:, real], share, axis=1)
-    return found
 
 
 def _run_lengths(traffic: Floats) -> list[list[float]]:
@@ -298,8 +238,8 @@ def _rounded(values: Floats, digits: int = 3) -> list[float]:
     return found
 
 
-def _distinct(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+def _distinct(items: Iterable[Any]) -> list[Any]:
+    found: list[Any] = []
     for item in items:
         if item not in found:
             found.append(item)

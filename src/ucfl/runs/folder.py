@@ -195,11 +195,15 @@ def deviation(values: ArrayLike) -> NDArray[np.float64]:
 
 
 def best_round(validation: NDArray[np.float64]) -> int:
+    """The round that the users' validation accuracies choose."""
+    return chosen_round(np.array([mean(row) for row in validation]))
+
+
+def chosen_round(means: NDArray[np.float64]) -> int:
     """The trained round with the highest mean validation accuracy, the earliest of equals.
 
     Without validation data there is nothing to choose by: the final round.
     """
-    means = np.array([mean(row) for row in validation])
     if len(means) < 2 or np.isnan(means[1:]).all():
         return len(means) - 1
     return 1 + int(np.nanargmax(means[1:]))

@@ -155,7 +155,7 @@ class Users:
         Where neither ``validation`` nor ``test`` is given, a share ``held_out`` of every user's
         data is kept back and halved into the two (see :func:`ucfl.users.partition.hold_out`).
         """
-        names = tuple(names) if names is not None else tuple(f"user-{i}" for i in range(len(train)))
+        names = tuple(names) if names is not None else numbered_names(len(train))
         if not train:
             raise UcflError("a federation needs at least one user, and none was given.")
         for kind, values in (("names", names), ("groups", groups)):
@@ -251,6 +251,11 @@ class Users:
             held_out=held_out,
             seed=seed,
         )
+
+
+def numbered_names(count: int) -> tuple[str, ...]:
+    """What users are called where nobody names them."""
+    return tuple(f"user-{i}" for i in range(count))
 
 
 def _take(pair: Pair, index: NDArray[np.int64]) -> Pair:

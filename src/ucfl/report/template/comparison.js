@@ -1,10 +1,9 @@
 // The head, accuracy over rounds, and time on air.
 
 function showHead() {
-  const seeds = story.seeds.length;
   find("title").append(element("bdi", {}, story.scenario.name));
   find("about").textContent =
-    `${plural(story.users, "user")} · ${plural(methods.length, "method")} · ${plural(story.rounds, "round")} · ${seeds === 1 ? `seed ${story.seeds[0]}` : `${seeds} seeds`}${story.scenario.description ? ` · ${story.scenario.description}` : ""}`;
+    `${plural(story.users, "user")} · ${plural(methods.length, "method")} · ${plural(story.rounds, "round")} · ${story.seeds.length === 1 ? `seed ${story.seeds[0]}` : seedCount}${story.scenario.description ? ` · ${story.scenario.description}` : ""}`;
   find("answer").textContent = story.answer[0];
   find("rest").textContent = story.answer.slice(1).join(" ");
   const best = byLabel(story.chosen),
@@ -23,7 +22,11 @@ function showHead() {
   const tiles = [
     tile("mean accuracy", percent(best.final.mean), over),
     tile("worst user", percent(best.final.worst), worst),
-    tile("broadcasts a round", String(best.streams), `for ${plural(story.users, "user")}`),
+    tile(
+      `broadcasts ${isSteady(best) ? "a" : "in the last"} round`,
+      short(best.streams),
+      `for ${plural(story.users, "user")}`,
+    ),
   ];
   if (base && base !== best) {
     const time = (method) => {
@@ -76,7 +79,6 @@ function showChips() {
 }
 
 function showRounds() {
-  const seeds = story.seeds.length;
   const worst = state.what === "worst";
   const series = shown().map((method) => {
     const y = worst ? method.worst : method.mean;
@@ -90,12 +92,12 @@ function showRounds() {
       y,
       method,
     };
-    if (state.band === "seeds" && seeds > 1)
+    if (state.band === "seeds" && method.seeds.length > 1)
       Object.assign(one, {
         low: y.map((value, i) => value - off[i]),
         high: y.map((value, i) => value + off[i]),
       });
-    if (state.band === "users" && !worst)
+    if (state.band === "users" && !worst && method.low)
       Object.assign(one, { low: method.low, high: method.high });
     return one;
   });
@@ -121,16 +123,17 @@ function showRounds() {
   every("[data-band]").forEach((button) => {
     button.setAttribute("aria-pressed", String(button.dataset.band === state.band));
     button.disabled =
-      (button.dataset.band === "users" && worst) || (button.dataset.band === "seeds" && seeds < 2);
+      (button.dataset.band === "users" && worst) ||
+      (button.dataset.band === "seeds" && mostSeeds < 2);
   });
-  const lines = seeds > 1 ? `Lines are means over ${seeds} seeds. ` : "";
+  const lines = mostSeeds > 1 ? `Lines are means over ${seedCount}. ` : "";
   find("rounds-caption").textContent =
     lines +
     (state.band === "none" || (worst && state.band === "users")
       ? ""
       : state.band === "users"
         ? "The band holds the middle 80% of the users (10% do worse, 10% better)."
-        : seeds > 1
+        : mostSeeds > 1
           ? "The band is one sample deviation over seeds either side."
           : "");
 }
@@ -284,7 +287,7 @@ function showTimes() {
               {},
               never
                 ? `ends at ${percent(y.at(-1))}`
-                : `${plural(reached, "round")} of ${short(each)}`,
+                : `${plural(reached, "round")}${isSteady(method) ? ` of ${short(each)}` : ""}`,
             ),
           ),
         );

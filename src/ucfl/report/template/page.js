@@ -13,6 +13,7 @@ function listen() {
       showRounds();
     }),
   );
+  if (!hasBands) every('[data-band="users"]').forEach((button) => button.remove());
   find("systems").append(
     ...Object.keys(story.systems).map((key) =>
       element(

@@ -8,11 +8,20 @@ const methods = story.methods.map((method) => ({
 }));
 const personal = methods.filter((method) => method.personal);
 const byLabel = (label) => methods.find((method) => method.label === label);
+const hasBands = methods.some((method) => method.low);
+// How many seeds methods have, which need not all have the same.
+const seedCounts = methods.map((method) => method.seeds.length);
+const fewestSeeds = Math.min(...seedCounts),
+  mostSeeds = Math.max(...seedCounts);
+const seedCount =
+  fewestSeeds === mostSeeds ? plural(mostSeeds, "seed") : `${fewestSeeds} to ${mostSeeds} seeds`;
+// Whether every round sends and computes the same.
+const isSteady = (method) => method.traffic.length === 1;
 const firstSystem = Object.values(story.systems)[0];
 const state = {
   hidden: new Set(),
   what: "mean",
-  band: story.seeds.length > 1 ? "seeds" : "users",
+  band: mostSeeds > 1 ? "seeds" : hasBands ? "users" : "none",
   system: { ...firstSystem },
   streams: Math.round(
     (personal.find((method) => method.label === story.personal) ?? personal[0])?.streams ?? 1,

@@ -195,16 +195,22 @@ function showRepeat() {
       { class: "mono text", title: text },
       text.length > 40 && !text.includes("/") ? `${text.slice(0, 16)}…` : text,
     );
+  const checked = repeat.runs.some((run) => run.data !== null);
   table(
     find("runs-table"),
-    ["method", "seed", "rounds", "SHA-256 of the users' data", "of the first model", "folder"],
+    [
+      "method",
+      "seed",
+      "rounds",
+      ...(checked ? ["SHA-256 of the users' data", "of the first model"] : []),
+      "kept in",
+    ],
     repeat.runs.map((run) => [
       name(run.algorithm),
       String(run.seed),
       String(run.rounds),
-      mono(run.data),
-      mono(run.model),
-      mono(run.folder),
+      ...(checked ? [mono(run.data ?? "–"), mono(run.model ?? "–")] : []),
+      mono(run.kept),
     ]),
   );
   find("notes").append(...story.notes.map((note) => element("li", {}, note)));
