@@ -7,7 +7,7 @@ from torch import nn
 
 from conftest import make_federation, make_users
 from ucfl.errors import UcflError, UcflWarning
-from ucfl.federation import Federation, LocalTraining, engine
+from ucfl.federation import Federation, LocalTraining, engine, evaluation
 from ucfl.federation.graphs import Graph
 from ucfl.federation.pooling import Pooling
 from ucfl.users import Users
@@ -43,6 +43,16 @@ def test_traced_accuracy_and_losses_are_eager_ones(monkeypatch):
     found = traced.collaboration_round(theta), eager.collaboration_round(theta)
     assert torch.allclose(found[0].full, found[1].full)
     assert torch.allclose(found[0].variances, found[1].variances)
+
+
+def test_examples_are_filled_up_to_a_multiple():
+    examples = torch.ones(2, 5, 1, 3)
+    assert evaluation.longer(examples, 1) is examples
+    longer = evaluation.longer(examples, 4)
+    assert longer.shape == (2, 8, 1, 3)
+    assert torch.equal(longer[:, :5], examples)
+    assert not longer[:, 5:].any()
+    assert evaluation.longer(torch.ones(2, 5, dtype=torch.bool), 4).sum() == 10
 
 
 @pytest.mark.parametrize("sizes", [[20, 9, 16], [16, 16, 16]])

@@ -164,16 +164,20 @@ def _weight_gradient(g, x, dw, N, U, each, gn, gu, gc, gh, gw, xn, xu, xc, xh, x
                      SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
                      DH: tl.constexpr, DW: tl.constexpr,
                      BC: tl.constexpr, BK: tl.constexpr, BP: tl.constexpr,
-                     PRECISION: tl.constexpr):  # fmt: skip
+                     TAPS_FIRST: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
     """dw[part, u, co, k] = Σ over the part's images and all r of g[n, u, co, r] x[n, u, k, r].
 
-    Parts are summed afterwards, in a fixed order: atomic additions would not repeat.
+    Parts are summed afterwards, in a fixed order: atomic additions would not repeat. With
+    ``TAPS_FIRST``, neighbouring columns of a tile are neighbouring channels of x, as they lie.
     """
     K: tl.constexpr = CI * KH * KW
     u, part = (tl.program_id(0) % U).to(tl.int64), tl.program_id(0) // U
     k = tl.program_id(1) * BK + tl.arange(0, BK)
     co = tl.program_id(2) * BC + tl.arange(0, BC)
-    ci, kk = k // (KH * KW), k % (KH * KW)
+    if TAPS_FIRST:
+        kk, ci = k // CI, k % CI
+    else:
+        ci, kk = k // (KH * KW), k % (KH * KW)
     down, right = kk // KW * DH - PH, kk % KW * DW - PW
     shift = ci * xc + down * xh + right * xw
     first = part * each
@@ -199,7 +203,7 @@ def _weight_gradient(g, x, dw, N, U, each, gn, gu, gc, gh, gw, xn, xu, xc, xh, x
             acc = tl.dot(a, tl.trans(b), acc, input_precision=PRECISION)
             gs += gn
             xs += xn
-    out = dw + ((part * U + u) * CO + co)[:, None] * K + k[None, :]
+    out = dw + ((part * U + u) * CO + co)[:, None] * K + (ci * (KH * KW) + kk)[None, :]
     tl.store(out, acc, mask=(co < CO)[:, None] & (k < K)[None, :])
 
 
@@ -279,7 +283,7 @@ def grouped_convolution(
     s = _Sizes(x, w, stride, padding, dilation, groups)
     y = _empty(x, s.N, s.U, s.CO, s.OH, s.OW)
     if s.CI >= MANY:
-        taps = w.view(s.U, s.CO, s.CI, s.KH * s.KW).permute(0, 3, 1, 2).contiguous()
+        taps = w.reshape(s.U, s.CO, s.CI, s.KH * s.KW).permute(0, 3, 1, 2).contiguous()
         return _by_taps(x, taps, y, s.constants)
     bc, bp, bk = _block(s.CO), 128 if s.K <= 16 else 64, _block(s.K, 32)
     grid = (s.U * triton.cdiv(s.N * s.OH * s.OW, bp), triton.cdiv(s.CO, bc))
@@ -308,7 +312,7 @@ def grouped_convolution_input_gradient(
     s = _Sizes(x, w, stride, padding, dilation, groups)
     dx = _empty(g, s.N, s.U, s.CI, s.H, s.W)
     if s.CO >= MANY and s.CI >= MANY and stride == [1, 1]:
-        taps = w.view(s.U, s.CO, s.CI, s.KH * s.KW).flip(3).permute(0, 3, 2, 1).contiguous()
+        taps = w.reshape(s.U, s.CO, s.CI, s.KH * s.KW).flip(3).permute(0, 3, 2, 1).contiguous()
         reach = [dilation[i] * (w.shape[2 + i] - 1) - padding[i] for i in range(2)]
         sizes = (s.CO, s.OH, s.OW, s.CI, s.KH, s.KW, s.H, s.W, 1, 1, *reach, *dilation)
         return _by_taps(g, taps, dx, sizes)
@@ -344,13 +348,15 @@ def grouped_convolution_weight_gradient(
         bk, each, warps = _block(s.K), 16, 8
     else:
         bk, each, warps = _block(s.K, 32), 8, 4
-    bc, bp = _block(s.CO), 32
+    bc, bp, many = _block(s.CO), 32, s.CI >= MANY
+    if many:
+        x = x.contiguous(memory_format=torch.channels_last)
     parts = triton.cdiv(s.N, each)
     dw = g.new_empty(parts, *w.shape, dtype=torch.float32)
     grid = (s.U * parts, triton.cdiv(s.K, bk), triton.cdiv(s.CO, bc))
     _weight_gradient[grid](
         g, x, dw, s.N, s.U, each, *_strides(g, s.U), *_strides(x, s.U), *s.constants,
-        bc, bk, bp, _precision(), num_warps=warps,
+        bc, bk, bp, many, _precision(), num_warps=warps,
     )  # fmt: skip
     return dw.sum(0).to(g.dtype)
 
