@@ -154,7 +154,7 @@ def beside(rows: Sequence[Row]) -> str:
     by_place = {(row.method, row.scenario): row for row in rows}
     there = {row.method for row in rows}
     body = []
-    for method in (name for name in METHODS.values() if name in there):
+    for method in (name for name in (OURS | METHODS).values() if name in there):
         words = [method]
         for scenario in SCENARIOS:
             row = by_place.get((method, scenario))
