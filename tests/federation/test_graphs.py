@@ -45,6 +45,16 @@ def test_traced_accuracy_and_losses_are_eager_ones(monkeypatch):
     assert torch.allclose(found[0].variances, found[1].variances)
 
 
+@pytest.mark.parametrize("size", [3, 5, 100])
+def test_many_models_at_once_lose_what_each_loses_alone(size, traced, monkeypatch):
+    """As a GPU does it; models and examples that fill up the last block do not count."""
+    fed, theta = trained(make_users([20, 9, 16], shape=(1, 16, 16)))
+    alone = fed.losses(theta)
+    monkeypatch.setattr(evaluation, "models_at_once", lambda fed: 2)
+    monkeypatch.setattr(evaluation, "AT_ONCE", size)
+    assert torch.allclose(fed.losses(theta), alone, atol=1e-12)
+
+
 def test_examples_are_filled_up_to_a_multiple():
     examples = torch.ones(2, 5, 1, 3)
     assert evaluation.longer(examples, 1) is examples

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F  # noqa: N812 (PyTorch's own convention)
 from torch import Tensor
+from torch.func import vmap
 
 from ucfl.users import Examples
 
@@ -57,16 +58,34 @@ def losses(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
     """[models, users]: mean loss of model i on user j's examples, for any number of rows."""
     inputs, labels = data.inputs[data.real], data.labels[data.real]
     owner = torch.arange(fed.m, device=fed.device)[:, None].expand_as(data.real)[data.real]
-    table = theta.new_zeros(len(theta), fed.m)
+    chunk = min(models_at_once(fed), len(theta))
+    fill = AT_ONCE if chunk > 1 else 1
 
-    def each_loss(row: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-        return (_loss(fed.user_outputs(row, inputs), labels),)
+    def each_loss(rows: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        if len(rows) == 1:
+            said = fed.user_outputs(rows[0], inputs)[None]
+        else:
+            said = vmap(fed.user_outputs, in_dims=(0, None))(rows, inputs)
+        return (_loss(said, labels.expand(len(rows), -1)),)
 
-    for i, row in enumerate(theta):
+    def some(rows: Tensor) -> Tensor:
+        table = rows.new_zeros(len(rows), fed.m)
         for part in torch.arange(len(labels), device=fed.device).split(AT_ONCE):
-            (each,) = fed.graph("losses", each_loss, row, inputs[part], labels[part])
-            table[i].index_add_(0, owner[part], each)
-    return table / data.sizes
+            filled = (longer(t[part][None], fill)[0] for t in (inputs, labels))
+            (each,) = fed.graph("losses", each_loss, rows.contiguous(), *filled)
+            table.index_add_(1, owner[part], each[:, : len(part)])
+        return table
+
+    tables = []
+    for rows in theta.split(chunk):
+        filled = torch.cat([rows, rows[-1:].expand(chunk - len(rows), -1)])
+        tables.append(some(filled)[: len(rows)])
+    return torch.cat(tables) / data.sizes
+
+
+def models_at_once(fed: Federation) -> int:
+    """A CPU's cache likes one model at a time, a GPU many."""
+    return fed.chunk if fed.device.type == "cuda" else 1
 
 
 def _per_user(
