@@ -46,10 +46,7 @@ class PFedMe(Algorithm):
         """Walk each user's w towards its proximal points; average the w."""
         w, personal = tensor(state, "theta"), tensor(state, "personal")
         for step in fed.walk(t, self.training(fed)):
-            near = w
-            pull = Pull(self.strength, towards=w)
-            for _ in range(self.inner_steps):
-                near = step(near, pull)
+            near = step(w, Pull(self.strength, towards=w), times=self.inner_steps)
             w = w - self.lr * self.strength * (w - near)  # an idle user's near is w
             personal = near if step.idle is None else torch.where(step.idle, personal, near)
         return {"theta": Mixing.average(fed.sizes) @ w, "personal": personal}

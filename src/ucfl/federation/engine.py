@@ -29,7 +29,7 @@ from ucfl.federation.local import train_chunk
 from ucfl.federation.memory import default_chunk
 from ucfl.federation.precision import Precision, computing
 from ucfl.federation.rows import Rows
-from ucfl.federation.training import LocalTraining, Pull
+from ucfl.federation.training import LocalTraining, Pull, pulled
 from ucfl.users import Split, Users
 
 Result = TypeVar("Result")
@@ -365,7 +365,7 @@ class Federation:
 
 @dataclass(frozen=True)
 class Step:
-    """One batch of every user; calling it takes one step of plain SGD from any Θ."""
+    """One batch of every user; calling it takes steps of plain SGD on it from any Θ."""
 
     fed: Federation
     batch: Batch
@@ -376,16 +376,33 @@ class Step:
         """[m, 1] mask of the users that have had all their batches (None: nobody)."""
         return self.batch.idle
 
-    def __call__(self, theta: Tensor, pull: Pull | None = None) -> Tensor:
-        """θ − lr · (gradient + pull), with the buffers that the batch leaves behind."""
+    def __call__(self, theta: Tensor, pull: Pull | None = None, times: int = 1) -> Tensor:
+        """θ ← θ − lr · (gradient + pull), ``times`` over, with the buffers that come out."""
         fed, cut = self.fed, self.fed.rows.trainable
 
         def stepped(users: Tensor) -> Tensor:
-            weights, rest = theta[users, :cut], theta[users, cut:]
-            slope, rest = fed.gradient(weights, rest, self.batch.part(users))
-            if pull:
-                slope = slope + pull.term(weights, users)
-            return torch.cat([weights - self.lr * slope, rest], 1)
+            strength, towards, direction = pull.at(users, cut) if pull else (0.0, None, None)
+
+            def descent(
+                weights: Tensor,
+                rest: Tensor,
+                towards: Tensor | None,
+                direction: Tensor | None,
+                *batch: Any,
+            ) -> tuple[Tensor, ...]:
+                slope, rest = fed.slopes(weights, rest, *batch)
+                slope = pulled(slope, weights, strength, towards, direction)
+                return weights - self.lr * slope, rest
+
+            state: tuple[Tensor, ...] = (
+                theta[users, :cut].contiguous(),
+                theta[users, cut:].contiguous(),
+            )
+            fixed = (towards, direction, *self.batch.part(users).arguments)
+            for _ in range(times):
+                kind = ("descent", self.lr, strength)
+                state = fed.graph(kind, descent, *state, *fixed, carried=2)
+            return torch.cat(state, 1)
 
         after = torch.cat(fed.over_chunks(stepped))
         return after if self.idle is None else torch.where(self.idle, theta, after)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ucfl.federation.batches import Schedule
-from ucfl.federation.training import LocalTraining, Pull
+from ucfl.federation.training import LocalTraining, Pull, pulled
 
 if TYPE_CHECKING:
     from ucfl.federation.engine import Federation
@@ -39,10 +39,7 @@ def train_chunk(
         *batch: Any,
     ) -> tuple[Tensor, ...]:
         slope, new_rest = fed.slopes(weights, rest, *batch)
-        if direction is not None:
-            slope = slope + direction
-        if towards is not None:
-            slope = slope + strength * (weights - towards)
+        slope = pulled(slope, weights, strength, towards, direction)
         new_velocity = training.momentum * velocity + slope
         new_weights = weights - training.lr * new_velocity
         if idle is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 
@@ -45,8 +44,15 @@ class Pull:
 
         return self.strength, rows(self.towards), rows(self.direction)
 
-    def term(self, weights: Tensor, users: Tensor) -> Tensor:
-        """What it adds to the gradients of some users."""
-        strength, towards, direction = self.at(users, weights.shape[1])
-        added = torch.zeros_like(weights) if direction is None else direction
-        return added if towards is None else added + strength * (weights - towards)
+
+def pulled(
+    slope: Tensor,
+    weights: Tensor,
+    strength: float,
+    towards: Tensor | None,
+    direction: Tensor | None,
+) -> Tensor:
+    """The gradient with the pull's term."""
+    if direction is not None:
+        slope = slope + direction
+    return slope if towards is None else slope + strength * (weights - towards)
