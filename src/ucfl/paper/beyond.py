@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ucfl import wireless
 from ucfl.paper.cells import Result
 from ucfl.paper.claims import TARGET, Claim, missing, timed_curve
-from ucfl.paper.items import ADAPTIVE, Form, sweep_entries
+from ucfl.paper.items import ADAPTIVE, CAREFUL, Form, sweep_entries
 from ucfl.paper.printed import CONCEPT_SHIFT, COVARIATE_SHIFT, LABEL_SHIFT
 from ucfl.paper.reproduce import Measured
 from ucfl.paper.tables import Spread
@@ -68,7 +68,7 @@ def ahead_on_air(form: Form, measured: Measured, system: str) -> Claim:
         f"{system}: adaptive reaches {TARGET:g}% and FedAvg's final accuracy before FedAvg and "
         "before k = m"
     )
-    names = (ADAPTIVE, f"{ADAPTIVE}:streams=auto", "fedavg", "user-centric")
+    names = (ADAPTIVE, CAREFUL, "fedavg", "user-centric")
     found = {name: _found(form, measured, COVARIATE_SHIFT, name) for name in names}
     curves = {name: timed_curve(each, system) for name, each in found.items() if each}
     if not {ADAPTIVE, "fedavg", "user-centric"} <= set(curves):
