@@ -12,6 +12,7 @@ from federation.reference import flat, load, train_one_user
 from ucfl.errors import UcflError
 from ucfl.federation import Federation, LocalTraining, Pull, create
 from ucfl.federation.draws import orders
+from ucfl.federation.memory import keep_pages
 from ucfl.users import Users
 
 SIZES = [37, 64, 5, 130, 100]
@@ -261,3 +262,19 @@ def test_collaboration_round_is_equation_9(sizes, batch, chunk, plain):
         assert torch.allclose(result.full[i], full, atol=1e-12)
         assert result.variances[i].item() == pytest.approx(variance.item(), rel=1e-9, abs=1e-18)
         assert (int(result.batch[i]), int(result.batches[i])) == (size, n // size)
+
+
+def test_freed_memory_is_kept_for_the_next_step():
+    """A process that takes and frees the same megabytes does not fault them in again."""
+    resource = pytest.importorskip("resource")
+    if not keep_pages():
+        pytest.skip("this C library cannot be asked")
+    for _ in range(3):
+        blocks = [torch.ones(1 << 20) for _ in range(8)]
+        del blocks
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        blocks = [torch.ones(1 << 20) for _ in range(8)]
+        del blocks
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    assert faults < 8 * 1024  # a tenth of the 10 x 32 MB in pages of 4 kB

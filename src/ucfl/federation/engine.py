@@ -26,7 +26,7 @@ from ucfl.federation.gradients import Gradients, measure
 from ucfl.federation.graphs import Function, Graph
 from ucfl.federation.layers import KeyedDropout, adapt
 from ucfl.federation.local import train_chunk
-from ucfl.federation.memory import default_chunk
+from ucfl.federation.memory import default_chunk, keep_pages
 from ucfl.federation.precision import Precision, computing
 from ucfl.federation.rows import Rows
 from ucfl.federation.training import LocalTraining, Pull, pulled
@@ -75,6 +75,8 @@ class Federation:
         if self.rows.trainable == 0:
             raise UcflError("the model has no trainable parameter.")
         self._check_model()
+        if self.device.type == "cpu":
+            keep_pages()
         self.plain = plain
         self.chunk = 1 if plain else chunk or default_chunk(self)
         self.compiled = compiled

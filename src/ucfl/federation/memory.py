@@ -1,7 +1,9 @@
-"""How many users to train side by side."""
+"""How many users to train side by side, and what becomes of the memory that they give back."""
 
 from __future__ import annotations
 
+import ctypes
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,6 +14,23 @@ if TYPE_CHECKING:
 
 #: Examples in flight up to which a CPU stacks users (measured: benchmarks/chunks.py).
 CPU_EXAMPLES = 64
+
+
+#: Options of glibc's ``mallopt``, and what they are set to: blocks up to 32 MB (its own limit) come
+#: from the heap, and a gigabyte of it may lie free.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+KEPT = {M_MMAP_THRESHOLD: 32 << 20, M_TRIM_THRESHOLD: 1 << 30}
+
+
+@cache
+def keep_pages() -> bool:
+    """Ask the C library to keep what is freed, for the whole process; whether it could be asked.
+
+    A step frees and takes the same megabytes over and over. Left alone, glibc gives them back to
+    the system in between, and they come again page by page, which costs up to a third of a round.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and all(mallopt(*option) for option in KEPT.items())
 
 
 def default_chunk(fed: Federation) -> int:
