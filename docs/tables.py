@@ -206,6 +206,9 @@ TABLES: dict[str, Callable[[], str]] = {
         {"model": "model", "precision": "precision", **RATIOS, "first_round": "first round, s"},
     ),
     "engine-cpu": benchmark("engine-cpu", RATIOS),
+    "chunks-cpu": benchmark(
+        "chunks-cpu", {"batch": "batch", "what": "users", "ratio": "times one by one"}
+    ),
     "whole-run": benchmark("whole-run-cuda", WHOLE),
     "scale-cpu": benchmark("scale-cpu", SCALE),
     "rotated-mnist": rotated_mnist,

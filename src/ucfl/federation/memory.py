@@ -12,8 +12,8 @@ from torch import Tensor
 if TYPE_CHECKING:
     from ucfl.federation.engine import Federation
 
-#: Examples in flight up to which a CPU stacks users (measured: benchmarks/chunks.py).
-CPU_EXAMPLES = 64
+#: Batches up to which a CPU stacks users, and how many (measured: benchmarks/chunks.py).
+SMALL_BATCH, STACKED = 32, 10
 
 
 #: Options of glibc's ``mallopt``, and what they are set to: blocks up to 32 MB (its own limit) come
@@ -27,7 +27,7 @@ def keep_pages() -> bool:
     """Ask the C library to keep what is freed, for the whole process; whether it could be asked.
 
     A step frees and takes the same megabytes over and over. Left alone, glibc gives them back to
-    the system in between, and they come again page by page, which costs up to a third of a round.
+    the system in between, and they come again page by page.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and all(mallopt(*option) for option in KEPT.items())
@@ -37,10 +37,13 @@ def default_chunk(fed: Federation) -> int:
     """All users that fit on a GPU; on a CPU, what its cache likes.
 
     There, stacking users shares the cost of starting each operation, which is most of the time
-    when batches are small; too many users at once leave the cache.
+    when batches are small; too many users at once leave the cache, or a core without work.
     """
     if fed.device.type == "cpu":
-        return min(fed.m, max(1, CPU_EXAMPLES // fed.training.batch))
+        if fed.training.batch > SMALL_BATCH:
+            return 1
+        share = -(-fed.m // torch.get_num_threads())
+        return min(fed.m, max(2, min(STACKED, share)))  # never one by one: the bits would differ
     free, _ = torch.cuda.mem_get_info(fed.device)
     return max(1, min(fed.m, int(0.5 * free / bytes_per_user(fed))))
 
