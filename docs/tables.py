@@ -171,7 +171,8 @@ def benchmark(name: str, columns: dict[str, str]) -> Callable[[], str]:
             if "spread" in entry:
                 shown["ratio"] = f"**{entry['ratio']}** ({' to '.join(map(str, entry['spread']))})"
             rows.append([str(shown.get(key, "")) for key in columns])
-        machine = ", ".join(f"{key} {value}" for key, value in stored["machine"].items())
+        told = {key: v for key, v in stored["machine"].items() if not key.startswith("load")}
+        machine = ", ".join(f"{key} {value}" for key, value in told.items())
         return (
             f"{tables.markdown(list(columns.values()), rows)}\n\n`{stored['command']}`: {machine}"
         )
@@ -189,6 +190,13 @@ SCALE = {
     "weights_seconds": "W, s",
     "streams_seconds": "streams up to 20, s",
     "peak_gigabytes": "peak GB",
+}
+PEERS = {
+    "against": "peer",
+    "users": "users",
+    "ratio": "times the peer",
+    "seconds": "our round, s",
+    "seconds_against": "its round, s",
 }
 WHOLE = {
     "training_seconds": "training, s",
@@ -209,6 +217,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "chunks-cpu": benchmark(
         "chunks-cpu", {"batch": "batch", "what": "users", "ratio": "times one by one"}
     ),
+    "peers": benchmark("peers-cpu", PEERS),
+    "peers-processes": benchmark("peers-cpu-processes", PEERS),
     "whole-run": benchmark("whole-run-cuda", WHOLE),
     "scale-cpu": benchmark("scale-cpu", SCALE),
     "rotated-mnist": rotated_mnist,
