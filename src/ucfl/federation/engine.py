@@ -11,7 +11,6 @@ import copy
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -25,11 +24,11 @@ from ucfl.federation.batches import Batch, Schedule, passes
 from ucfl.federation.gradients import Gradients, measure
 from ucfl.federation.graphs import Function, Graph
 from ucfl.federation.layers import KeyedDropout, adapt
-from ucfl.federation.local import train_chunk
+from ucfl.federation.local import Step, train_chunk
 from ucfl.federation.memory import default_chunk, keep_pages
 from ucfl.federation.precision import Precision, computing
 from ucfl.federation.rows import Rows
-from ucfl.federation.training import LocalTraining, Pull, pulled
+from ucfl.federation.training import LocalTraining, Pull
 from ucfl.users import Split, Users
 
 Result = TypeVar("Result")
@@ -363,51 +362,6 @@ class Federation:
                 f"the model gives outputs of shape {tuple(out.shape[1:])} for data with "
                 f"{self.users.classes} classes."
             )
-
-
-@dataclass(frozen=True)
-class Step:
-    """One batch of every user; calling it takes steps of plain SGD on it from any Θ."""
-
-    fed: Federation
-    batch: Batch
-    lr: float
-
-    @property
-    def idle(self) -> Tensor | None:
-        """[m, 1] mask of the users that have had all their batches (None: nobody)."""
-        return self.batch.idle
-
-    def __call__(self, theta: Tensor, pull: Pull | None = None, times: int = 1) -> Tensor:
-        """θ ← θ − lr · (gradient + pull), ``times`` over, with the buffers that come out."""
-        fed, cut = self.fed, self.fed.rows.trainable
-
-        def stepped(users: Tensor) -> Tensor:
-            strength, towards, direction = pull.at(users, cut) if pull else (0.0, None, None)
-
-            def descent(
-                weights: Tensor,
-                rest: Tensor,
-                towards: Tensor | None,
-                direction: Tensor | None,
-                *batch: Any,
-            ) -> tuple[Tensor, ...]:
-                slope, rest = fed.slopes(weights, rest, *batch)
-                slope = pulled(slope, weights, strength, towards, direction)
-                return weights - self.lr * slope, rest
-
-            state: tuple[Tensor, ...] = (
-                theta[users, :cut].contiguous(),
-                theta[users, cut:].contiguous(),
-            )
-            fixed = (towards, direction, *self.batch.part(users).arguments)
-            for _ in range(times):
-                kind = ("descent", self.lr, strength)
-                state = fed.graph(kind, descent, *state, *fixed, carried=2)
-            return torch.cat(state, 1)
-
-        after = torch.cat(fed.over_chunks(stepped))
-        return after if self.idle is None else torch.where(self.idle, theta, after)
 
 
 def _first(result: Result, real: int) -> Result:

@@ -1,13 +1,14 @@
-"""Local training of a chunk of users: a step, and the loop over it."""
+"""Local training of some users: a step, the loop over it, and single steps of everyone."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ucfl.federation.batches import Schedule
+from ucfl.federation.batches import Batch, Schedule
 from ucfl.federation.training import LocalTraining, Pull, pulled
 
 if TYPE_CHECKING:
@@ -102,3 +103,48 @@ def train_chunk(
             carried=4,
         )
     return torch.cat([state[0], state[2]], dim=1)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One batch of every user; calling it takes steps of plain SGD on it from any Θ."""
+
+    fed: Federation
+    batch: Batch
+    lr: float
+
+    @property
+    def idle(self) -> Tensor | None:
+        """[m, 1] mask of the users that have had all their batches (None: nobody)."""
+        return self.batch.idle
+
+    def __call__(self, theta: Tensor, pull: Pull | None = None, times: int = 1) -> Tensor:
+        """θ ← θ − lr · (gradient + pull), ``times`` over, with the buffers that come out."""
+        fed, cut = self.fed, self.fed.rows.trainable
+
+        def stepped(users: Tensor) -> Tensor:
+            strength, towards, direction = pull.at(users, cut) if pull else (0.0, None, None)
+
+            def descent(
+                weights: Tensor,
+                rest: Tensor,
+                towards: Tensor | None,
+                direction: Tensor | None,
+                *batch: Any,
+            ) -> tuple[Tensor, ...]:
+                slope, rest = fed.slopes(weights, rest, *batch)
+                slope = pulled(slope, weights, strength, towards, direction)
+                return weights - self.lr * slope, rest
+
+            state: tuple[Tensor, ...] = (
+                theta[users, :cut].contiguous(),
+                theta[users, cut:].contiguous(),
+            )
+            fixed = (towards, direction, *self.batch.part(users).arguments)
+            for _ in range(times):
+                kind = ("descent", self.lr, strength)
+                state = fed.graph(kind, descent, *state, *fixed, carried=2)
+            return torch.cat(state, 1)
+
+        after = torch.cat(fed.over_chunks(stepped))
+        return after if self.idle is None else torch.where(self.idle, theta, after)
