@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-long test-kernels lint format bench clean
+.PHONY: demo test test-long test-kernels lint format bench bench-gpu clean
 
 demo: $(READY)
 	$(BIN)/ucfl compare rotated-mnist --algorithms fedavg,local,oracle,user-centric:streams=auto \
@@ -37,6 +37,13 @@ bench: $(READY)
 	$(BIN)/python benchmarks/chunks.py
 	$(BIN)/python benchmarks/streams.py
 	$(BIN)/python benchmarks/page.py
+
+# On a machine with a GPU, with EMNIST in UCFL_DATA; `PYTHON` has PyTorch for it.
+bench-gpu:
+	$(PYTHON) benchmarks/engine.py gpu 3
+	$(PYTHON) benchmarks/scale.py gpu
+	$(PYTHON) benchmarks/whole_run.py cuda 300
+	$(PYTHON) benchmarks/precision.py cuda emnist-label-shift 100 3
 
 # constraints.txt pins torch: left free, it pulls several gigabytes of CUDA.
 $(READY): pyproject.toml constraints.txt
