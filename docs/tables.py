@@ -121,13 +121,17 @@ def machines() -> str:
 
 
 def drawn() -> str:
-    """The figures that are there."""
-    titles = {item.name: item.title for item in paper.ITEMS.values()}
+    """The figures that are there, and how much of each."""
     parts = []
-    for name, title in titles.items():
+    for name, item in paper.ITEMS.items():
         files = sorted(RESULTS.glob(f"{name}-*.svg"))
-        pictures = [f"![{title}, {file.stem}]({file.name})" for file in files]
-        parts += ["\n".join([f"**{title}**", "", *pictures])] if pictures else []
+        if not files:
+            continue
+        cells = [cell for entry in item.entries(paper.PAPER) for cell in entry.cells(range(5))]
+        there = sum(len(stored().get(entry, ())) for entry in item.entries(paper.PAPER))
+        heading = f"**{item.title}** ({there} of {len(cells)} cells)"
+        pictures = [f"![{item.title}, {file.stem}]({file.name})" for file in files]
+        parts.append("\n".join([heading, "", *pictures]))
     return "\n\n".join(parts) or "None yet."
 
 
@@ -143,6 +147,25 @@ def adaptive() -> str:
             ]
             lines.append(f"| {kind} | {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def adaptive_on_air() -> str:
+    """When the adaptive method, in both forms, and others are as far, on EMNIST with rotations."""
+    stored = json.loads((RESULTS / "adaptive-on-air.json").read_text())
+    systems = stored["times"]
+    first = next(iter(systems.values()))
+    heads = [f"{name}, {target:.1f}%" for name in systems for target in first["targets"]]
+    rows = [
+        [name]
+        + [
+            "never" if time is None else f"{time:.0f}"
+            for times in systems.values()
+            for time in times[name]
+        ]
+        for name in first
+        if name != "targets"
+    ]
+    return f"{tables.markdown(['method', *heads], rows)}\n\n`{stored['command']}`"
 
 
 def worst_user() -> str:
@@ -232,6 +255,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "beyond": partial(reproduced, "beyond"),
     "goals": goals,
     "worst-user": worst_user,
+    "adaptive-on-air": adaptive_on_air,
     "claims": claims,
     "machines": machines,
     "figures": drawn,
