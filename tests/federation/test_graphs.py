@@ -55,6 +55,14 @@ def test_many_models_at_once_lose_what_each_loses_alone(size, traced, monkeypatc
     assert torch.allclose(fed.losses(theta), alone, atol=1e-12)
 
 
+def test_accuracy_and_loss_do_not_see_what_fills_the_examples_up(traced, monkeypatch):
+    fed, theta = trained(make_users([20, 9, 16], shape=(1, 16, 16)))
+    accuracy, loss = fed.accuracy(theta), fed.loss(theta)
+    monkeypatch.setattr(evaluation, "filled_up_to", lambda fed: 32)
+    assert torch.equal(fed.accuracy(theta), accuracy)
+    assert torch.allclose(fed.loss(theta), loss, atol=1e-12)
+
+
 def test_examples_are_filled_up_to_a_multiple():
     examples = torch.ones(2, 5, 1, 3)
     assert evaluation.longer(examples, 1) is examples

@@ -83,6 +83,11 @@ def losses(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
     return torch.cat(tables) / data.sizes
 
 
+def filled_up_to(fed: Federation) -> int:
+    """See :data:`TOGETHER`."""
+    return TOGETHER if fed.device.type == "cuda" else 1
+
+
 def models_at_once(fed: Federation) -> int:
     """A CPU's cache likes one model at a time, a GPU many."""
     return fed.chunk if fed.device.type == "cuda" else 1
@@ -99,7 +104,7 @@ def _per_user(
 
     def chunk(users: Tensor) -> Tensor:
         total = theta.new_zeros(len(users))
-        multiple = TOGETHER if fed.device.type == "cuda" else 1
+        multiple = filled_up_to(fed)
         for start in range(0, data.labels.shape[1], AT_ONCE):
             part = slice(start, start + AT_ONCE)
             examples = (data.inputs[users, part], data.labels[users, part], data.real[users, part])
