@@ -305,6 +305,8 @@ def show_page(page: Page) -> None:
         nothing = f"No cell of {name} is there yet, so it has no report."
         answers.print(nothing if file is None else there, soft_wrap=True)
     show_table(CLAIM_HEADERS, claims_as_text(page.claims), "What the paper claims")
+    if page.goals:
+        show_table(CLAIM_HEADERS, claims_as_text(page.goals), "What the adaptive method is for")
     if page.tables:
         answers.print(COMPARED, soft_wrap=True)
     answers.print(f"{page.survey.forecast} Each is a row of {page.csv}", soft_wrap=True)

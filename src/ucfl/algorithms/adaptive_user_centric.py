@@ -66,15 +66,11 @@ class AdaptiveUserCentric(Algorithm):
     sharded: ClassVar[bool] = False
 
     def check(self, fed: Federation) -> None:
-        """Candidates are told apart by validation loss."""
+        """Numbers that make sense."""
         if not 0 < self.voters <= 1:
             raise UcflError(f"voters is a share of the users above 0, up to 1, not {self.voters}.")
         if self.doubt < 0:
             raise UcflError(f"doubt is a number of standard errors from 0 up, not {self.doubt}.")
-        if self.choice not in ("common", "own"):
-            raise UcflError(f"choice is common or own, not {self.choice!r}.")
-        if self.streams not in ("all", "plan", "auto"):
-            raise UcflError(f"streams is all, plan or auto, not {self.streams!r}.")
 
     def start(self, fed: Federation) -> State:
         """The collaboration round: distances, the noise floor, a plan of streams."""
@@ -173,11 +169,8 @@ class AdaptiveUserCentric(Algorithm):
         distances, floor, streams = (
             tensor(state, part) for part in ("distances", "floor", "streams")
         )
-        rows = candidate(name, distances, floor, fed.sizes, streams)
-        if state["together"] and name.startswith("h="):
-            together = Mixing.within(torch.ones_like(fed.sizes), streams)
-            return (together.streams @ rows)[together.labels]
-        return rows
+        together = bool(state["together"])
+        return candidate(name, distances, floor, fed.sizes, streams, together=together)
 
     def _settled(self, fed: Federation, state: State) -> State:
         """Everyone's row of the candidate that it has chosen; equal rows are one stream."""

@@ -23,12 +23,27 @@ def kernel(distances: Tensor, floor: Tensor, sizes: Tensor, width: float) -> Ten
     return kernel_weights(distances, width * (floor[:, None] + floor[None, :]), sizes)
 
 
-def candidate(name: str, distances: Tensor, floor: Tensor, sizes: Tensor, labels: Tensor) -> Tensor:
-    """[m, m] weights of one of :data:`NAMES`; ``labels`` is the plan of streams."""
+def candidate(
+    name: str,
+    distances: Tensor,
+    floor: Tensor,
+    sizes: Tensor,
+    labels: Tensor,
+    *,
+    together: bool = False,
+) -> Tensor:
+    """[m, m] weights of one of :data:`NAMES`; ``labels`` is the plan of streams.
+
+    ``together``: a kernel has one row for each stream, the mean of its users' rows.
+    """
     if name == "local":
         return torch.eye(len(sizes), dtype=torch.float64, device=sizes.device)
     if name.startswith("h="):
-        return kernel(distances, floor, sizes, float(name[2:]))
+        rows = kernel(distances, floor, sizes, float(name[2:]))
+        if not together:
+            return rows
+        alike = Mixing.within(torch.ones_like(sizes), labels)
+        return (alike.streams @ rows)[alike.labels]
     mixing = Mixing.within(sizes, labels) if name == "hard" else Mixing.average(sizes)
     return mixing.weights
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from ucfl import wireless
-from ucfl.paper.cells import Result
-from ucfl.paper.claims import TARGET, Claim, missing, timed_curve
-from ucfl.paper.items import ADAPTIVE, CAREFUL, Form, sweep_entries
+from ucfl.paper.claims import TARGET, Claim, best, missing, timed_curve
+from ucfl.paper.items import ADAPTIVE, CAREFUL, SWEPT, Form, sweep_entries
 from ucfl.paper.printed import CONCEPT_SHIFT, COVARIATE_SHIFT, LABEL_SHIFT
 from ucfl.paper.reproduce import Measured
-from ucfl.paper.tables import Spread
+from ucfl.paper.tables import spread
 
 #: Points under the oracle that are allowed: of the mean, and of the worst user.
 UNDER_ORACLE, WORST_UNDER_ORACLE = 0.5, 1.0
@@ -34,14 +32,15 @@ def beside_the_oracle(form: Form, measured: Measured, scenario: str) -> Claim:
         f"{form.title(scenario)}: adaptive within {UNDER_ORACLE} points of the oracle, and its "
         f"worst user within {WORST_UNDER_ORACLE:g} point"
     )
-    own, oracle = (_found(form, measured, scenario, name) for name in (ADAPTIVE, "oracle"))
-    if not own or not oracle:
-        return missing(text)
-    mean, worst = ((_over(own, who), _over(oracle, who)) for who in ("mean", "worst"))
-    near = mean[0].mean >= mean[1].mean - UNDER_ORACLE
-    worst_near = worst[0].mean >= worst[1].mean - WORST_UNDER_ORACLE
-    figures = f"mean {mean[0]} (oracle {mean[1]}), worst {worst[0]} (oracle {worst[1]})"
-    return Claim(text, near and worst_near, figures)
+    figures, near = [], True
+    for who, under in (("mean", UNDER_ORACLE), ("worst", WORST_UNDER_ORACLE)):
+        own = best(form, measured, scenario, ADAPTIVE, who)
+        oracle = best(form, measured, scenario, "oracle", who)
+        if own is None or oracle is None:
+            return missing(text)
+        near = near and own.mean >= oracle.mean - under
+        figures.append(f"{who} {own} (oracle {oracle})")
+    return Claim(text, near, ", ".join(figures))
 
 
 def beside_the_best_width(form: Form, measured: Measured) -> Claim:
@@ -50,15 +49,17 @@ def beside_the_best_width(form: Form, measured: Measured) -> Claim:
         f"{form.title(LABEL_SHIFT)}: adaptive {OVER_FEDAVG:g} points over FedAvg, and within "
         f"{UNDER_BEST_WIDTH} of the best fixed width"
     )
-    own, fedavg = (_found(form, measured, LABEL_SHIFT, name) for name in (ADAPTIVE, "fedavg"))
-    swept = {width: measured.get(entry, ()) for width, entry in sweep_entries(form).items()}
-    if not own or not fedavg or not all(swept.values()):
+    own, fedavg = (best(form, measured, LABEL_SHIFT, name, "mean") for name in (ADAPTIVE, "fedavg"))
+    swept = {
+        width: found
+        for width, entry in sweep_entries(form).items()
+        if (found := spread(measured.get(entry, ()), "mean", "best"))
+    }
+    if own is None or fedavg is None or len(swept) < len(SWEPT):
         return missing(text)
-    widths = {width: _over(results, "mean") for width, results in swept.items()}
-    best = max(widths, key=lambda width: widths[width].mean)
-    ours, average = _over(own, "mean"), _over(fedavg, "mean")
-    holds = ours.mean >= max(average.mean + OVER_FEDAVG, widths[best].mean - UNDER_BEST_WIDTH)
-    figures = f"{ours}; FedAvg {average}; best of the sweep h = {best}: {widths[best]}"
+    first = max(swept, key=lambda width: swept[width].mean)
+    holds = own.mean >= max(fedavg.mean + OVER_FEDAVG, swept[first].mean - UNDER_BEST_WIDTH)
+    figures = f"{own}; FedAvg {fedavg}; best of the sweep h = {first}: {swept[first]}"
     return Claim(text, holds, figures)
 
 
@@ -69,7 +70,7 @@ def ahead_on_air(form: Form, measured: Measured, system: str) -> Claim:
         "before k = m"
     )
     names = (ADAPTIVE, CAREFUL, "fedavg", "user-centric")
-    found = {name: _found(form, measured, COVARIATE_SHIFT, name) for name in names}
+    found = {name: measured.get(form.entry(COVARIATE_SHIFT, name), ()) for name in names}
     curves = {name: timed_curve(each, system) for name, each in found.items() if each}
     if not {ADAPTIVE, "fedavg", "user-centric"} <= set(curves):
         return missing(text)
@@ -90,11 +91,3 @@ def ahead_on_air(form: Form, measured: Measured, system: str) -> Claim:
     ]
     figures = f"times in T_dl to {TARGET:g}% and {targets[1]:.1f}%: {', '.join(words)}"
     return Claim(text, holds, figures)
-
-
-def _found(form: Form, measured: Measured, scenario: str, name: str) -> Sequence[Result]:
-    return measured.get(form.entry(scenario, name), ())
-
-
-def _over(results: Sequence[Result], who: str) -> Spread:
-    return Spread.over([result.accuracy(who, "best") for result in results])

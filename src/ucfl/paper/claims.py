@@ -52,7 +52,7 @@ def claims(form: Form, measured: Measured) -> list[Claim]:
     """All of them, in the paper's order."""
     return [
         most_cells_agree(form, measured),
-        *(proposed_is_best(form, measured, scenario) for scenario in SCENARIOS),
+        *(proposed_isbest(form, measured, scenario) for scenario in SCENARIOS),
         *(
             four_streams_match_the_oracle(form, measured, s)
             for s in (COVARIATE_SHIFT, CONCEPT_SHIFT)
@@ -78,7 +78,7 @@ def most_cells_agree(form: Form, measured: Measured) -> Claim:
     return Claim(text, len(met) >= ENOUGH, figures)
 
 
-def proposed_is_best(form: Form, measured: Measured, scenario: str) -> Claim:
+def proposed_isbest(form: Form, measured: Measured, scenario: str) -> Claim:
     """Mean accuracy against every method of Table I that is not told the groups."""
     text = f"{form.title(scenario)}: the proposed method is best, or within one std of the best"
     return _against(form, measured, scenario, TABLE_1[scenario], "mean", text, slack=1.0)
@@ -87,8 +87,8 @@ def proposed_is_best(form: Form, measured: Measured, scenario: str) -> Claim:
 def four_streams_match_the_oracle(form: Form, measured: Measured, scenario: str) -> Claim:
     """As good as knowing the groups."""
     text = f"{form.title(scenario)}: k = 4 matches the oracle within {CLOSE:g} points"
-    own = _best(form, measured, scenario, "user-centric:streams=4", "mean")
-    oracle = _best(form, measured, scenario, "oracle", "mean")
+    own = best(form, measured, scenario, "user-centric:streams=4", "mean")
+    oracle = best(form, measured, scenario, "oracle", "mean")
     if own is None or oracle is None:
         return missing(text)
     return Claim(text, own.mean >= oracle.mean - CLOSE, f"k = 4 {own}; oracle {oracle}")
@@ -97,8 +97,8 @@ def four_streams_match_the_oracle(form: Form, measured: Measured, scenario: str)
 def fedavg_is_below_local(form: Form, measured: Measured) -> Claim:
     """Collaboration between users with permuted labels harms."""
     text = f"{form.title(CONCEPT_SHIFT)}: FedAvg is below local training"
-    fedavg = _best(form, measured, CONCEPT_SHIFT, "fedavg", "mean")
-    local = _best(form, measured, CONCEPT_SHIFT, "local", "mean")
+    fedavg = best(form, measured, CONCEPT_SHIFT, "fedavg", "mean")
+    local = best(form, measured, CONCEPT_SHIFT, "local", "mean")
     if fedavg is None or local is None:
         return missing(text)
     return Claim(text, fedavg.mean < local.mean, f"FedAvg {fedavg}; local {local}")
@@ -224,9 +224,9 @@ def _against(
 
     It has lost as soon as one is ahead, and has won when all are measured.
     """
-    own = _best(form, measured, scenario, PROPOSED[scenario], who)
+    own = best(form, measured, scenario, PROPOSED[scenario], who)
     others = [m for m in methods if m.split(":")[0] not in ("user-centric", "oracle")]
-    values = {method: _best(form, measured, scenario, method, who) for method in others}
+    values = {method: best(form, measured, scenario, method, who) for method in others}
     rivals = {method: value for method, value in values.items() if value is not None}
     if own is None or not rivals:
         return missing(text)
@@ -239,7 +239,7 @@ def _against(
     return Claim(text, None if ahead and unknown else ahead, figures)
 
 
-def _best(form: Form, measured: Measured, scenario: str, algorithm: str, who: str) -> Spread | None:
+def best(form: Form, measured: Measured, scenario: str, algorithm: str, who: str) -> Spread | None:
     """Over the seeds, at the validation-chosen round."""
     return spread(measured.get(form.entry(scenario, algorithm), ()), who, "best")
 

@@ -19,7 +19,7 @@ CLAIM_HEADERS = ("claim", "holds", "figures")
 
 @dataclass(frozen=True)
 class Page:
-    """Tables and figures by item, the claims, and the cells that they were made from.
+    """Tables and figures by item, the paper's claims, our goals, and the cells behind them.
 
     ``reports`` are the interactive pages by scenario, where they were asked for; None stands for a
     scenario without cells.
@@ -30,6 +30,7 @@ class Page:
     tables: dict[Item, list[Row]]
     figures: dict[Item, list[Path]]
     claims: list[Claim]
+    goals: list[Claim]
     csv: Path
     reports: Mapping[str, Path | None]
 
@@ -53,6 +54,7 @@ class Page:
             "items": items,
             "reports": {name: file and str(file) for name, file in self.reports.items()},
             "claims": [asdict(claim) for claim in self.claims],
+            "goals": [asdict(goal) for goal in self.goals],
         }
 
     def markdown(self) -> str:
@@ -61,7 +63,9 @@ class Page:
             f"{self.title(item)}\n\n{markdown(HEADERS, as_text(rows))}"
             for item, rows in self.tables.items()
         ]
-        return "\n\n".join([*parts, markdown(CLAIM_HEADERS, claims_as_text(self.claims))])
+        checked = [each for each in (self.claims, self.goals) if each]
+        parts += [markdown(CLAIM_HEADERS, claims_as_text(each)) for each in checked]
+        return "\n\n".join(parts)
 
 
 def claims_as_text(checked: Sequence[Claim]) -> list[list[str]]:
@@ -77,7 +81,6 @@ def make_page(
     from ucfl.paper.reports import write_reports
 
     measured = survey.measured
-    ours = goals(form, measured) if any(item.name == "beyond" for item in items) else []
     return Page(
         form,
         survey,
@@ -87,7 +90,8 @@ def make_page(
             for item in items
             if item.name in FIGURES
         },
-        [*claims(form, measured), *ours],
+        claims(form, measured),
+        goals(form, measured) if any(item.name == "beyond" for item in items) else [],
         store.write_csv(),
         write_reports(items, form, survey.seeds, store) if with_reports else {},
     )
