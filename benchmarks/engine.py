@@ -96,10 +96,9 @@ def gpu(repeats: int, models: list[str]) -> None:
             more = {"model": name, "precision": precision}
             entries.append(entry("traced", "loop", m, times, **more, first_round=round(first, 1)))
             entries.append(entry("compiled", "loop", m, times, **more, first_round=round(slow, 1)))
-            print(entries[-2], entries[-1], flush=True)
+            keep("engine-gpu", entries)  # each as it comes: a GPU's time may be short
             if (name, m) != ("lenet5", 100):
                 break  # the other precision is shown once
-    keep("engine-gpu", entries)
 
 
 def cpu(repeats: int, models: list[str]) -> None:

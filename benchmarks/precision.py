@@ -61,8 +61,7 @@ def main() -> None:
                 "worst": round(float(np.mean(worst)), 2),
             }
             entries.append(one)
-            print(one, flush=True)
-    keep(f"precision-{device}", entries)
+        keep(f"precision-{device}", entries)  # each as it comes: a GPU's time may be short
 
 
 if __name__ == "__main__":

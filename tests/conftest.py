@@ -66,6 +66,11 @@ def make_federation(
     )
 
 
+def close(ours, theirs, **tolerances):
+    """Whether two tensors are, wherever they live: references are computed on the CPU."""
+    return torch.allclose(ours.cpu(), theirs.cpu(), **tolerances)
+
+
 @pytest.fixture
 def traced(monkeypatch):
     """Trace every step, also where the federation is too small for that to pay."""

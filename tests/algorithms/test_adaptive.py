@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import ucfl
-from conftest import make_federation, make_users
+from conftest import close, make_federation, make_users
 from ucfl.algorithms import adaptive_user_centric, find
 from ucfl.algorithms.adaptive_user_centric import CALIBRATIONS, AdaptiveUserCentric
 from ucfl.collaboration.candidates import NAMES
@@ -63,7 +63,7 @@ def test_a_user_in_the_wrong_stream_moves_to_the_one_that_serves_it():
     fed, algorithm = make_federation(opposite_groups()), find("adaptive-user-centric")
     state = algorithm.start(fed)
     assert state["streams"].tolist() == [0, 0, 0, 1, 1, 1]
-    state["streams"] = torch.tensor([0, 0, 1, 1, 1, 1])
+    state["streams"] = torch.tensor([0, 0, 1, 1, 1, 1], device=fed.device)
     for t in range(1, 4):
         state = algorithm.round(fed, state, t)
     assert state["streams"].tolist() == [0, 0, 0, 1, 1, 1]
@@ -150,7 +150,7 @@ def test_when_nothing_is_gained_the_body_is_shared_on_trial_and_stays_if_that_ga
     assert 0 < int(head.sum()) < fed.rows.size
     theta = states[-1]["theta"]
     assert torch.equal(theta[:, ~head], theta[:1, ~head].expand(fed.m, -1))
-    assert not torch.allclose(theta[0, head], theta[-1, head])
+    assert not close(theta[0, head], theta[-1, head])
     share = float((~head).double().mean())
     streams = len(states[-1]["rules"])
     traffic = find("adaptive-user-centric").traffic(fed, states[-1])

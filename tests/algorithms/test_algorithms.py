@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from conftest import make_federation, make_users
+from conftest import close, make_federation, make_users
 from ucfl.algorithms import find
 from ucfl.errors import UcflError
 from ucfl.wireless import Traffic
@@ -15,7 +15,7 @@ def test_fedavg_weights_by_size(unequal_users):
     local = fed.train(fed.initial(), 1)
     share = fed.sizes.double() / fed.sizes.sum()
     theta = algorithm.models(algorithm.round(fed, algorithm.start(fed), 1))
-    assert torch.allclose(theta, (share[:, None] * local).sum(0).expand(5, -1), atol=1e-12)
+    assert close(theta, (share[:, None] * local).sum(0).expand(5, -1), atol=1e-12)
     assert algorithm.traffic(fed, {}) == Traffic(down=1, up=1)
 
 
@@ -26,7 +26,7 @@ def test_oracle_is_fedavg_inside_each_group(unequal_users):
     for members in ([0, 1], [2, 3, 4]):
         part = make_federation(unequal_users.select(members))
         alone = fedavg.models(fedavg.round(part, fedavg.start(part), 1))
-        assert torch.allclose(theta[members], alone, atol=1e-12)
+        assert close(theta[members], alone, atol=1e-12)
     assert oracle.traffic(fed, {}) == Traffic(down=2, up=1)
 
 

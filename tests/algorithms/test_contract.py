@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import make_federation, make_users
+from conftest import close, make_federation, make_users
 from ucfl.algorithms import REGISTRY, find
 from ucfl.federation import Federation, engine
 from ucfl.runs.checkpoint import Checkpoint
@@ -58,7 +58,7 @@ def test_one_user_is_plain_sgd(name):
     theta = fed.initial()
     for t in range(1, ROUNDS + 1):
         theta = fed.train(theta, t, training=training)
-    assert torch.allclose(models(name, fed), theta, atol=1e-12)
+    assert close(models(name, fed), theta, atol=1e-12)
 
 
 @reducible
@@ -67,7 +67,7 @@ def test_identical_users_give_fedavgs_answer(name):
     users = one.select([0, 0, 0, 0])  # the same data, and the same id: the same batches
     training = find(name).training(make_federation(one))
     fed = make_federation(users, **dataclasses.asdict(training))
-    assert torch.allclose(models(name, fed), models("fedavg", fed), atol=1e-10)
+    assert close(models(name, fed), models("fedavg", fed), atol=1e-10)
 
 
 @every_algorithm
@@ -75,7 +75,7 @@ def test_identical_users_are_one_user(name):
     one = make_users([20], groups=[0])
     alone = models(name, make_federation(one))
     together = models(name, make_federation(one.select([0, 0, 0, 0])))
-    assert torch.allclose(together, alone.expand(4, -1), atol=1e-10)
+    assert close(together, alone.expand(4, -1), atol=1e-10)
 
 
 @every_algorithm
@@ -83,14 +83,14 @@ def test_renaming_users_permutes_the_result(name, unequal_users):
     order = [3, 0, 4, 1, 2]
     before = models(name, make_federation(unequal_users))
     after = models(name, make_federation(unequal_users.select(order)))
-    assert torch.allclose(after, before[order], atol=1e-10)
+    assert close(after, before[order], atol=1e-10)
 
 
 @every_algorithm
 def test_chunks_and_the_plain_path_change_nothing(name, unequal_users):
     whole = models(name, make_federation(unequal_users, chunk=5))
     for path in ({"chunk": 1}, {"chunk": 2}, {"chunk": 3}, {"plain": True}):
-        assert torch.allclose(models(name, make_federation(unequal_users, **path)), whole)
+        assert close(models(name, make_federation(unequal_users, **path)), whole)
 
 
 @every_algorithm
@@ -98,7 +98,7 @@ def test_traced_steps_change_nothing(name, unequal_users, monkeypatch):
     eager = models(name, make_federation(unequal_users))
     monkeypatch.setattr(engine, "WORTH_TRACING", 0)
     for chunk in (1, 3, 5):
-        assert torch.allclose(models(name, make_federation(unequal_users, chunk=chunk)), eager)
+        assert close(models(name, make_federation(unequal_users, chunk=chunk)), eager)
 
 
 @every_algorithm
@@ -106,7 +106,7 @@ def test_a_saved_state_goes_on_as_if_nothing_had_happened(name, unequal_users, t
     fed = make_federation(unequal_users)
     _, state = trained(name, fed, rounds=1)
     Checkpoint(1, 0.5, state, {}, torch.zeros(1, 3)).save(tmp_path / "c")
-    loaded = Checkpoint.load(tmp_path / "c", torch.device("cpu"))
+    loaded = Checkpoint.load(tmp_path / "c", fed.device)
     assert (loaded.round, loaded.seconds) == (1, 0.5)
     assert set(loaded.state) == set(state)
     algorithm, resumed = trained(name, fed, state=loaded.state, first=2)
@@ -152,7 +152,7 @@ def test_accuracy_is_well_defined_with_unequal_and_tiny_users(name):
     users = Users.from_arrays(pairs, classes=3, groups=[0, 0, 1, 1])
     fed = make_federation(users, "logistic")
     algorithm, state = trained(name, fed)
-    accuracy = algorithm.accuracy(fed, state).numpy()
+    accuracy = algorithm.accuracy(fed, state).cpu().numpy()
     assert 0 <= worst(accuracy) <= mean(accuracy) <= 100
 
 
@@ -187,4 +187,4 @@ def test_every_user_is_a_federation_member_on_its_own_data(unequal_users):
     for user in range(fed.m):
         alone = make_federation(unequal_users.select([user]))
         assert isinstance(alone, Federation)
-        assert torch.allclose(alone.train(alone.initial(), 1)[0], together[user], atol=1e-12)
+        assert close(alone.train(alone.initial(), 1)[0], together[user], atol=1e-12)

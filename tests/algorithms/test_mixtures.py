@@ -13,7 +13,7 @@ from torch import nn
 
 from algorithms import loops
 from algorithms.loops import BATCH, LR, MOMENTUM, SIZES, after, local, order_of, shares
-from conftest import make_federation, make_users
+from conftest import close, make_federation, make_users
 from federation.reference import flat, load
 from ucfl.algorithms import find
 from ucfl.algorithms.cfl import CFL, bipartition
@@ -52,7 +52,7 @@ def test_fedfomo_weighs_models_by_what_they_gain(users, fed, model):
             fresh.append(before[i] + walk)
         before = fresh
     algorithm, state = after("fedfomo", fed, 3)
-    assert torch.allclose(algorithm.models(state), torch.stack(before), atol=1e-9)
+    assert close(algorithm.models(state), torch.stack(before), atol=1e-9)
 
 
 def test_fedfomo_receives_few_models_and_explores():
@@ -64,7 +64,7 @@ def test_fedfomo_receives_few_models_and_explores():
         assert (mask.sum(1) == 4).all()  # three, and its own
         assert mask.diagonal().all()
     assert (torch.stack(masks).sum(0) > 0).all()  # in time everybody is tried
-    known = torch.zeros(8, 8, dtype=torch.float64)
+    known = torch.zeros(8, 8, dtype=torch.float64, device=fed.device)
     known[:, :4] = 5.0
     greedy = find("fedfomo:received=3:exploration=0").offers(fed, known, 1)
     assert (greedy[4:, :4].sum(1) == 3).all()
@@ -121,7 +121,8 @@ def test_fedem_is_em(users, fed, model):
     """One round against plain loops: responsibilities, shares, weighted SGD."""
     algorithm = find("fedem:components=2")
     start = algorithm.start(fed)
-    state = {**start, "shares": torch.tensor([[0.3, 0.7]] * 3, dtype=torch.float64)}
+    given = torch.tensor([[0.3, 0.7]] * 3, dtype=torch.float64, device=fed.device)
+    state = {**start, "shares": given}
     result = algorithm.round(fed, state, 1)
     trained = [[], []]
     for i, n in enumerate(SIZES):
@@ -134,7 +135,7 @@ def test_fedem_is_em(users, fed, model):
                 fits.append(-nn.functional.cross_entropy(module(x), y, reduction="none"))
         joint = torch.stack(fits, 1).exp() * torch.tensor([0.3, 0.7], dtype=torch.float64)
         q = joint / joint.sum(1, keepdim=True)
-        assert torch.allclose(result["shares"][i], q.mean(0), atol=1e-10)
+        assert close(result["shares"][i], q.mean(0), atol=1e-10)
         order = order_of(users, 1, i)[0]
         for k in range(2):
             module = copy.deepcopy(model)
@@ -149,7 +150,7 @@ def test_fedem_is_em(users, fed, model):
             trained[k].append(flat(module))
     for k in range(2):
         expected = sum(s * row for s, row in zip(shares(), trained[k], strict=True))
-        assert torch.allclose(result["components"][k], expected, atol=1e-11)
+        assert close(result["components"][k], expected, atol=1e-11)
 
 
 def test_fedem_tells_apart_two_opposite_tasks():
@@ -172,11 +173,11 @@ def test_fedmoe_shares_experts_and_keeps_gates(users, fed):
     theta = algorithm.models(state)
     assert gate.sum() == 36 * 2 + 2
     assert torch.equal(theta[0, ~gate], theta[2, ~gate])
-    assert not torch.allclose(theta[0, gate], theta[2, gate])
+    assert not close(theta[0, gate], theta[2, gate])
     one = mixture.train(algorithm.models(algorithm.start(fed)), 1)
-    expected = shares() @ one[:, ~gate]
+    expected = shares() @ one[:, ~gate].cpu()
     first = algorithm.models(algorithm.round(fed, algorithm.start(fed), 1))
-    assert torch.allclose(first[0, ~gate], expected, atol=1e-12)
+    assert close(first[0, ~gate], expected, atol=1e-12)
 
 
 def test_fedmoe_gates_by_the_input():

@@ -13,7 +13,7 @@ from torch import nn
 
 from algorithms import loops
 from algorithms.loops import BATCH, SIZES, after, local, order_of, row_of, shares
-from conftest import make_federation, make_users
+from conftest import close, make_federation, make_users
 from federation.reference import flat, load
 from ucfl.algorithms import find
 from ucfl.algorithms.scaffold import effective_steps
@@ -38,7 +38,7 @@ def test_fedprox_penalises_half_the_squared_distance(users, fed, model, tested):
         globally = shares() @ locals_
     algorithm, state = after(f"fedprox:mu=0.7:tested={tested}", fed, 2)
     expected = globally.expand(3, -1) if tested == "aggregated" else locals_
-    assert torch.allclose(algorithm.models(state), expected, atol=1e-11)
+    assert close(algorithm.models(state), expected, atol=1e-11)
     assert algorithm.tested_model == tested
 
 
@@ -55,8 +55,8 @@ def test_ditto_keeps_a_personal_model_near_the_global_one(users, fed, model):
             share * local(users, model, globally, t, i) for i, share in enumerate(shares())
         )
     algorithm, state = after("ditto:strength=0.4", fed, 3)
-    assert torch.allclose(algorithm.models(state), torch.stack(personal), atol=1e-11)
-    assert torch.allclose(state["theta"][0], globally, atol=1e-11)
+    assert close(algorithm.models(state), torch.stack(personal), atol=1e-11)
+    assert close(state["theta"][0], globally, atol=1e-11)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -89,8 +89,8 @@ def test_scaffold_option_two_with_unequal_users(users, model, momentum):
         x = sum(share * end for share, end in zip(shares(), ends, strict=True))
         c = sum(share * o for share, o in zip(shares(), own, strict=True))
     _, state = after("scaffold:lr=0.02:epochs=2", fed, 3)
-    assert torch.allclose(state["theta"][1], x, atol=1e-9)
-    assert torch.allclose(state["variates"], torch.stack(own), atol=1e-8)
+    assert close(state["theta"][1], x, atol=1e-9)
+    assert close(state["variates"], torch.stack(own), atol=1e-8)
 
 
 def test_scaffolds_step_count_is_the_published_one_without_momentum():
@@ -156,8 +156,8 @@ def test_pfedme_walks_towards_proximal_points(users, fed, model):
         w = [sum(share * row for share, row in zip(shares(), w, strict=True))] * 3
     for path in ({}, {"chunk": 2}, {"plain": True}):
         algorithm, state = after(f"{name}:batch={batch}", make_federation(users, **path), 2)
-        assert torch.allclose(algorithm.models(state), torch.stack(personal), atol=1e-11)
-        assert torch.allclose(state["theta"][0], w[0], atol=1e-11)
+        assert close(algorithm.models(state), torch.stack(personal), atol=1e-11)
+        assert close(state["theta"][0], w[0], atol=1e-11)
 
 
 def test_fedavg_finetune_is_fedavg_and_then_some_local_epochs(users, fed, model):
@@ -168,7 +168,7 @@ def test_fedavg_finetune_is_fedavg_and_then_some_local_epochs(users, fed, model)
         )
     expected = [local(users, model, globally, 3, i, epochs=2) for i in range(3)]
     algorithm, state = after("fedavg-finetune:epochs=2", fed, 2)
-    assert torch.allclose(algorithm.models(state), torch.stack(expected), atol=1e-11)
+    assert close(algorithm.models(state), torch.stack(expected), atol=1e-11)
     assert algorithm.traffic(fed, state) == Traffic(down=1, up=1, work=3)
 
 
@@ -183,5 +183,5 @@ def test_batchnorm_buffers_are_everyones_and_not_user_zeros():
     for name in ("fedavg", "fedprox:mu=0", "cfl", "fl-hc"):
         _, state = after(name, fed, 1)
         mixed = state["theta"][0, buffers]
-        assert torch.allclose(mixed, shares() @ separate, atol=1e-10)
-        assert not torch.allclose(mixed, separate[0])
+        assert close(mixed, shares() @ separate, atol=1e-10)
+        assert not close(mixed, separate[0])

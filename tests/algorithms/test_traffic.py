@@ -9,10 +9,9 @@ tested too: with the wires cut, nobody's model depends on anybody else's data.
 import dataclasses
 
 import pytest
-import torch
 
 import ucfl
-from conftest import make_federation, make_users
+from conftest import close, make_federation, make_users
 from ucfl.algorithms import REGISTRY, find
 from ucfl.collaboration import Mixing
 from ucfl.federation import Federation
@@ -139,7 +138,7 @@ def test_with_the_wires_cut_nobody_knows_of_the_others(name, monkeypatch):
         for t in range(1, rounds + 1):
             state = algorithm.round(fed, state, t)
         results.append(algorithm.models(state)[0])
-    assert torch.allclose(*results, atol=1e-12)
+    assert close(*results, atol=1e-12)
 
 
 def replaced_first(users, by):

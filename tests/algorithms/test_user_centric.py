@@ -9,7 +9,7 @@ from scipy import stats
 from sklearn.metrics import adjusted_rand_score
 
 import ucfl
-from conftest import make_federation, make_users
+from conftest import close, make_federation, make_users
 from ucfl.algorithms import find
 from ucfl.collaboration import choose_streams, collaboration_weights
 from ucfl.collaboration.bounds import Setting, label_divergences, optimal_weights
@@ -35,7 +35,7 @@ def test_a_round_is_w_times_the_local_models():
     found = fed.collaboration_round(fed.initial())
     weights = collaboration_weights(found.full, found.variances, fed.sizes)
     after = algorithm.models(algorithm.round(fed, state, 1))
-    assert torch.allclose(after, weights @ fed.train(fed.initial(), 1), atol=1e-12)
+    assert close(after, weights @ fed.train(fed.initial(), 1), atol=1e-12)
     assert algorithm.traffic(fed, state) == Traffic(down=4, up=1)
     assert algorithm.start_traffic(fed, state) == Traffic(down=1, up=1, work=1)
     assert "suggests k = 2" in algorithm.describe(state)
@@ -49,9 +49,9 @@ def test_streams_are_broadcast_to_groups(streams):
     after = algorithm.models(algorithm.round(fed, state, 1))
     assert state["labels"].tolist() == [0, 0, 1, 1]
     assert torch.equal(after[0], after[1])
-    assert not torch.allclose(after[0], after[2])
+    assert not close(after[0], after[2])
     means = state["weights"][:2].mean(0)
-    assert torch.allclose(after[0], means @ fed.train(fed.initial(), 1), atol=1e-12)
+    assert close(after[0], means @ fed.train(fed.initial(), 1), atol=1e-12)
     assert algorithm.traffic(fed, state) == Traffic(down=2, up=1)
 
 
@@ -74,7 +74,7 @@ def test_the_parallel_form_trains_every_streams_model_everywhere():
             fresh.append(total)
         streams = fresh
     for user, label in enumerate(start["labels"].tolist()):
-        assert torch.allclose(algorithm.models(state)[user], streams[label], atol=1e-12)
+        assert close(algorithm.models(state)[user], streams[label], atol=1e-12)
     assert algorithm.traffic(fed, state) == Traffic(down=2, up=2, work=2)
 
 
@@ -87,7 +87,7 @@ def test_one_stream_of_parallel_and_plain_form_agree():
         for t in (1, 2):
             state = algorithm.round(fed, state, t)
         results.append(algorithm.models(state))
-    assert torch.allclose(*results, atol=1e-12)
+    assert close(*results, atol=1e-12)
 
 
 def test_options_and_their_errors():
@@ -110,7 +110,7 @@ def test_users_with_too_little_data_for_two_batches_are_named():
     with pytest.warns(UcflWarning, match=r"1 of 4 users \(user-3\).*learn alone"):
         state = find("user-centric:variance_batch=10").start(fed)
     expected = torch.tensor([0, 0, 0, 1.0], dtype=torch.float64)
-    assert torch.allclose(state["weights"][3], expected)
+    assert close(state["weights"][3], expected)
 
 
 # -- rotated MNIST: silhouettes, and accuracy ----------------------------------------------------

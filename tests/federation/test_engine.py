@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from conftest import make_federation, make_users
+from conftest import close, make_federation, make_users
 from federation.reference import flat, load, train_one_user
 from ucfl.errors import UcflError
 from ucfl.federation import Federation, LocalTraining, Pull, create
@@ -110,11 +110,11 @@ def test_chunks_change_nothing_and_the_plain_path_agrees(sizes, batch, epochs, c
         for path in ({"chunk": len(sizes)}, {"chunk": chunk}, {"plain": True})
     )
     theta = whole.train(whole.initial(), 1)
-    assert torch.allclose(chunked.train(chunked.initial(), 1), theta, atol=1e-12)
-    assert torch.allclose(plain.train(plain.initial(), 1), theta, atol=1e-12)
+    assert close(chunked.train(chunked.initial(), 1), theta, atol=1e-12)
+    assert close(plain.train(plain.initial(), 1), theta, atol=1e-12)
     for split in ("test", "validation"):
         assert torch.equal(whole.accuracy(theta, split), plain.accuracy(theta, split))
-        assert torch.allclose(whole.loss(theta, split), plain.loss(theta, split))
+        assert close(whole.loss(theta, split), plain.loss(theta, split))
 
 
 def test_chunks_agree_in_float32_for_convolutions():
@@ -134,7 +134,7 @@ def test_steps_instead_of_epochs():
     fed = make_federation(users, batch=4, steps=7)
     plain = make_federation(users, batch=4, steps=7, plain=True)
     theta = fed.train(fed.initial(), 1)
-    assert torch.allclose(theta, plain.train(plain.initial(), 1), atol=1e-12)
+    assert close(theta, plain.train(plain.initial(), 1), atol=1e-12)
     # Seven steps of four are two passes and a bit for the user with nine: 3 + 3 + 1.
     order = orders(0, 1, users.ids, users.train.sizes, 3, 20)[2, :, :9]
     seen = torch.cat([order[0], order[1], order[2, :4]])
@@ -148,7 +148,7 @@ def test_steps_instead_of_epochs():
         x, y = users.train.inputs[2][chosen].double(), users.train.labels[2][chosen]
         nn.functional.cross_entropy(model(x), y).backward()
         optimiser.step()
-    assert torch.allclose(theta[2], flat(model), atol=1e-12)
+    assert close(theta[2], flat(model), atol=1e-12)
 
 
 def test_pull_is_the_gradient_of_its_penalty():
@@ -157,7 +157,9 @@ def test_pull_is_the_gradient_of_its_penalty():
     model = create("mlp", users.input_shape, users.classes, seed=0).double()
     anchor = torch.randn(fed.rows.size, dtype=torch.float64)
     drift = torch.randn(2, fed.rows.size, dtype=torch.float64)
-    pulled = fed.train(fed.initial(), 1, Pull(0.3, towards=anchor, direction=drift))
+    pulled = fed.train(
+        fed.initial(), 1, Pull(0.3, towards=anchor.to(fed.device), direction=drift.to(fed.device))
+    )
     order = orders(0, 1, users.ids, users.train.sizes, 1, 11)
     for i, n in enumerate([11, 7]):
 
@@ -176,7 +178,7 @@ def test_pull_is_the_gradient_of_its_penalty():
             0.9,
             penalty,
         )
-        assert torch.allclose(pulled[i], expected, atol=1e-12)
+        assert close(pulled[i], expected, atol=1e-12)
 
 
 def test_losses_of_model_i_on_user_j(unequal_users):
@@ -185,11 +187,11 @@ def test_losses_of_model_i_on_user_j(unequal_users):
     table = fed.losses(theta[:3])
     assert table.shape == (3, 5)
     full = fed.losses(theta)
-    assert torch.allclose(full.diagonal(), fed.loss(theta))
+    assert close(full.diagonal(), fed.loss(theta))
     model = create("mlp", unequal_users.input_shape, unequal_users.classes).double()
     load(model, theta[1])
     x, y = unequal_users.validation.inputs[3].double(), unequal_users.validation.labels[3]
-    assert table[1, 3] == pytest.approx(nn.functional.cross_entropy(model(x), y).item())
+    assert table[1, 3].item() == pytest.approx(nn.functional.cross_entropy(model(x), y).item())
 
 
 def test_users_without_test_data_have_no_accuracy():
@@ -259,7 +261,7 @@ def test_collaboration_round_is_equation_9(sizes, batch, chunk, plain):
         full = gradient(i, torch.arange(n))
         parts = [order[k * size : (k + 1) * size] for k in range(n // size)]
         variance = sum((gradient(i, p) - full).square().sum() for p in parts) / len(parts)
-        assert torch.allclose(result.full[i], full, atol=1e-12)
+        assert close(result.full[i], full, atol=1e-12)
         assert result.variances[i].item() == pytest.approx(variance.item(), rel=1e-9, abs=1e-18)
         assert (int(result.batch[i]), int(result.batches[i])) == (size, n // size)
 

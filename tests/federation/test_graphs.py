@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import make_federation, make_users
+from conftest import close, make_federation, make_users
 from ucfl.errors import UcflError, UcflWarning
 from ucfl.federation import Federation, LocalTraining, engine, evaluation
 from ucfl.federation.graphs import Graph
@@ -28,7 +28,7 @@ def test_traced_training_is_eager_training(model, chunk, monkeypatch):
     _, eager = trained(users, model, chunk=chunk)
     monkeypatch.setattr(engine, "WORTH_TRACING", 0)
     _, traced = trained(users, model, chunk=chunk)
-    assert torch.allclose(traced, eager, atol=1e-12)
+    assert close(traced, eager, atol=1e-12)
 
 
 def test_traced_accuracy_and_losses_are_eager_ones(monkeypatch):
@@ -37,12 +37,12 @@ def test_traced_accuracy_and_losses_are_eager_ones(monkeypatch):
     monkeypatch.setattr(engine, "WORTH_TRACING", 0)
     traced, _ = trained(users)
     assert torch.equal(traced.accuracy(theta), eager.accuracy(theta))
-    assert torch.allclose(traced.loss(theta), eager.loss(theta))
-    assert torch.allclose(traced.losses(theta), eager.losses(theta))
-    assert torch.allclose(traced.outputs(theta), eager.outputs(theta))
+    assert close(traced.loss(theta), eager.loss(theta))
+    assert close(traced.losses(theta), eager.losses(theta))
+    assert close(traced.outputs(theta), eager.outputs(theta))
     found = traced.collaboration_round(theta), eager.collaboration_round(theta)
-    assert torch.allclose(found[0].full, found[1].full)
-    assert torch.allclose(found[0].variances, found[1].variances)
+    assert close(found[0].full, found[1].full)
+    assert close(found[0].variances, found[1].variances)
 
 
 @pytest.mark.parametrize("size", [3, 5, 100])
@@ -52,7 +52,7 @@ def test_many_models_at_once_lose_what_each_loses_alone(size, traced, monkeypatc
     alone = fed.losses(theta)
     monkeypatch.setattr(evaluation, "models_at_once", lambda fed: 2)
     monkeypatch.setattr(evaluation, "AT_ONCE", size)
-    assert torch.allclose(fed.losses(theta), alone, atol=1e-12)
+    assert close(fed.losses(theta), alone, atol=1e-12)
 
 
 def test_accuracy_and_loss_do_not_see_what_fills_the_examples_up(traced, monkeypatch):
@@ -60,7 +60,7 @@ def test_accuracy_and_loss_do_not_see_what_fills_the_examples_up(traced, monkeyp
     accuracy, loss = fed.accuracy(theta), fed.loss(theta)
     monkeypatch.setattr(evaluation, "filled_up_to", lambda fed: 32)
     assert torch.equal(fed.accuracy(theta), accuracy)
-    assert torch.allclose(fed.loss(theta), loss, atol=1e-12)
+    assert close(fed.loss(theta), loss, atol=1e-12)
 
 
 def test_examples_are_filled_up_to_a_multiple():
@@ -87,7 +87,7 @@ def test_steps_that_cut_their_own_batches_are_the_same_steps(traced, sizes):
             fed.train(rows, t, training=training)
             for fed, rows in zip((cut, given), theta, strict=True)
         )
-    assert torch.allclose(*theta, atol=1e-12)
+    assert close(*theta, atol=1e-12)
 
 
 def test_threads_change_no_bit(traced):
@@ -104,7 +104,7 @@ def test_threads_change_no_bit(traced):
         torch.set_num_threads(threads)
     assert torch.equal(results[1], results[2])
     if threads > 1:
-        assert torch.allclose(results[0], results[1], atol=1e-5)
+        assert close(results[0], results[1], atol=1e-5)
 
 
 def test_large_federations_are_traced_and_small_ones_are_not():
@@ -135,7 +135,7 @@ def test_a_model_that_cannot_be_traced_is_trained_all_the_same(traced):
     with pytest.warns(UcflWarning, match="cannot be traced"):
         theta = fed.train(fed.initial(), 1)
     plain = Federation(users, fed.module(fed.initial()[0]), training=training, plain=True)
-    assert torch.allclose(plain.train(plain.initial(), 1), theta)
+    assert close(plain.train(plain.initial(), 1), theta)
 
 
 def test_a_graph_carries_its_state_and_skips_what_is_none():
@@ -164,7 +164,7 @@ def test_pooling_agrees_with_pytorchs(kernel, options):
 
     graph = Graph(pooled, (x,))
     for ours, theirs in zip(graph(x), pooled(x), strict=True):
-        assert torch.allclose(ours, theirs, atol=1e-12)
+        assert close(ours, theirs, atol=1e-12)
 
 
 @pytest.mark.long
@@ -179,7 +179,7 @@ def test_compiled_training_is_eager_training(traced):
         compiled=True,
     )
     theta = fed.train(fed.initial(), 1)
-    assert torch.allclose(compiled.train(compiled.initial(), 1), theta, atol=1e-5)
+    assert close(compiled.train(compiled.initial(), 1), theta, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [(6, 6), (7, 6), (7, 9)])

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import make_federation, make_users
+from conftest import close, make_federation, make_users
 from ucfl.collaboration import Mixing
 from ucfl.federation import Federation, LocalTraining
 from ucfl.federation.layers import KeyedDropout, Moment, PaddedBatchNorm
@@ -23,12 +23,12 @@ def test_padded_batchnorm_equals_pytorchs_on_the_real_examples(shape, momentum, 
     for _ in range(3):
         x = torch.randn(shape, dtype=torch.float64)
         moment.real = torch.tensor([1, 1, 0, 1, 0, 1], dtype=torch.bool)
-        assert torch.allclose(ours(x)[moment.real], theirs(x[moment.real]))
+        assert close(ours(x)[moment.real], theirs(x[moment.real]))
     for name in ("running_mean", "running_var", "num_batches_tracked"):
-        assert torch.allclose(getattr(ours, name), getattr(theirs, name))
+        assert close(getattr(ours, name), getattr(theirs, name))
     ours.eval()
     theirs.eval()
-    assert torch.allclose(ours(x), theirs(x))
+    assert close(ours(x), theirs(x))
 
 
 def test_a_batch_of_one_value_trains_where_pytorch_raises():
@@ -48,14 +48,14 @@ def test_batchnorm_buffers_are_part_of_the_row_and_mixed_with_w():
     fed = batchnorm_federation([9, 30, 4])
     trained = fed.train(fed.initial(), 1)
     buffers = slice(fed.rows.trainable, None)
-    assert not torch.allclose(trained[0, buffers], trained[1, buffers])  # each user has its own
+    assert not close(trained[0, buffers], trained[1, buffers])  # each user has its own
     mixed = Mixing.average(fed.sizes) @ trained
     share = (fed.sizes / fed.sizes.sum()).double()
     expected = (share[:, None] * trained).sum(0)
-    assert torch.allclose(mixed[0, buffers], expected[buffers])
+    assert close(mixed[0, buffers], expected[buffers])
     module = fed.module(mixed[0])
     running = torch.cat([module[1].running_mean, module[1].running_var])
-    assert torch.allclose(running, expected[buffers][:16])
+    assert close(running, expected[buffers][:16])
     assert module[1].num_batches_tracked == round(expected[-1].item())
 
 
@@ -69,7 +69,7 @@ def test_buffers_do_not_leak_between_users_or_calls():
     alone = Federation(
         fed.users.select([2]), fed.module(start[0]), training=fed.training, plain=True
     )
-    assert torch.allclose(alone.train(alone.initial(), 1)[0], first[2], atol=1e-12)
+    assert close(alone.train(alone.initial(), 1)[0], first[2], atol=1e-12)
 
 
 def dropout_model(kind):
@@ -91,10 +91,10 @@ def test_dropout_depends_on_seed_round_and_user_alone(kind):
         return fed.train(fed.initial(), t)
 
     whole = trained()
-    assert torch.allclose(trained(chunk=2), whole, atol=1e-12)
-    assert torch.allclose(trained(plain=True), whole, atol=1e-12)
-    assert not torch.allclose(trained(t=2), whole)
-    assert not torch.allclose(trained(seed=1), whole)
+    assert close(trained(chunk=2), whole, atol=1e-12)
+    assert close(trained(plain=True), whole, atol=1e-12)
+    assert not close(trained(t=2), whole)
+    assert not close(trained(seed=1), whole)
 
 
 def test_dropout_drops_its_share_and_keeps_the_mean():
@@ -124,10 +124,10 @@ def test_shared_layers_and_own_modules_are_adapted_once():
     assert fed.rows.trainable == 10 + 18
     theta = fed.train(fed.initial(), 1)
     plain = Federation(users, fed.module(fed.initial()[0]), training=fed.training, plain=True)
-    assert torch.allclose(plain.train(plain.initial(), 1), theta, atol=1e-12)
+    assert close(plain.train(plain.initial(), 1), theta, atol=1e-12)
 
 
 def test_one_user_is_trained_as_by_the_plain_path():
     users = make_users([9])
     one, plain = make_federation(users), make_federation(users, plain=True)
-    assert torch.allclose(one.train(one.initial(), 1), plain.train(plain.initial(), 1))
+    assert close(one.train(one.initial(), 1), plain.train(plain.initial(), 1))

@@ -26,8 +26,13 @@ class Mixing:
 
     @classmethod
     def average(cls, sizes: Tensor) -> Mixing:
-        """FedAvg: one stream, w_j = n_j / Σ n."""
-        return cls.within(sizes, torch.zeros_like(sizes))
+        """FedAvg: one stream, w_j = n_j / Σ n.
+
+        Nothing here waits for a GPU, unlike the search for groups: FedAvg asks every round.
+        """
+        everyone = shards.gathered(sizes).double()
+        here = shards.mine(len(sizes), sizes.device)
+        return cls((everyone / everyone.sum())[None, here], torch.zeros_like(sizes))
 
     @classmethod
     def within(cls, sizes: Tensor, groups: Tensor) -> Mixing:

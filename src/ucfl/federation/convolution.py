@@ -58,7 +58,8 @@ def _precision() -> str:
 
 #: Channels a user from which on they lie side by side in memory (PyTorch's channels_last, all
 #: users' channels together), and a tap's product is long enough to be worth a step of its own.
-MANY = 32
+#: (Who changes it must empty the compiler's cache: PyTorch does not see that layouts change.)
+MANY = 16
 
 
 def _empty(like: Tensor, n: int, groups: int, channels: int, height: int, width: int) -> Tensor:
@@ -136,9 +137,9 @@ def grouped_convolution_input_gradient(
         g, w.contiguous(), columns, s.N, s.U, each, *_strides(g, s.U), s.K, s.CO, s.OH, s.OW,
         bk, bp, _block(s.CO, 32), _precision(), num_warps=2,
     )  # fmt: skip
-    kernels.gather_columns[(triton.cdiv(dx.numel(), 1024),)](
+    kernels.gather_columns[(triton.cdiv(dx.numel(), 2048),)](
         columns, dx, dx.numel(), s.U, *_strides(dx, s.U), s.CI,
-        s.H, s.W, s.KH, s.KW, s.OH, s.OW, *s.moves, 1024, num_warps=8,
+        s.H, s.W, s.KH, s.KW, s.OH, s.OW, *s.moves, 2048, num_warps=8,
     )  # fmt: skip
     return dx
 
@@ -157,21 +158,26 @@ def grouped_convolution_weight_gradient(
 ) -> Tensor:
     """The gradient with respect to every user's filters."""
     s = _Sizes(x, w, stride, padding, dilation, groups)
-    if s.CO >= 2 * MANY:
-        bk, each, warps = _block(s.K), 16, 8
-    else:
-        bk, each, warps = _block(s.K, 32), 8, 4
-    bc, bp, many = _block(s.CO), 32, s.CI >= MANY
+    many = s.CI >= MANY
     if many:
         x = x.contiguous(memory_format=torch.channels_last)
+        bc, bk = _block(s.CO, 32), _block(s.K, 128 if s.CO > 16 else 64)
+        bp, each, warps, stages = 32, 16, 4, 3
+    elif s.CO >= MANY:
+        bc, bk, bp, each, warps, stages = _block(s.CO), _block(s.K, 32), 64, 4, 2, 1
+    else:
+        bc, bk, bp, each, warps, stages = _block(s.CO), _block(s.K, 32), 32, 4, 2, 3
     parts = triton.cdiv(s.N, each)
-    dw = g.new_empty(parts, *w.shape, dtype=torch.float32)
+    dw = g.new_empty(parts, s.U * s.CO, s.K, dtype=torch.float32)
     grid = (s.U * parts, triton.cdiv(s.K, bk), triton.cdiv(s.CO, bc))
     kernels.weight_gradient[grid](
-        g, x, dw, s.N, s.U, each, *_strides(g, s.U), *_strides(x, s.U), *s.constants,
-        bc, bk, bp, many, _precision(), num_warps=warps,
+        g, x, dw, s.N, s.U, *_strides(g, s.U), *_strides(x, s.U), *s.constants, each,
+        bc, bk, bp, many, _precision(), stages, num_warps=warps,
     )  # fmt: skip
-    return dw.sum(0).to(g.dtype)
+    whole = dw.sum(0).to(g.dtype)
+    if many:
+        whole = whole.view(-1, s.KH * s.KW, s.CI).transpose(1, 2).contiguous()
+    return whole.view(w.shape)
 
 
 @grouped_convolution_weight_gradient.register_fake

@@ -27,9 +27,9 @@ class Graph:
     """A function of tensors (or None), ready for arguments shaped like the first ones.
 
     The first ``carried`` arguments are a state: the function returns them anew before anything
-    else. On a GPU they live in the graph, so feeding them back costs nothing, nor does an argument
-    that was given before (it must not have changed); what is returned is overwritten by the next
-    call.
+    else. On a GPU they live in the graph, so feeding them back costs nothing, nor does any other
+    argument that was given before (it must not have changed); what is returned is overwritten by
+    the next call.
     """
 
     def __init__(
@@ -61,12 +61,14 @@ class Graph:
         for i, (place, argument) in enumerate(zip(self._inputs, given, strict=True)):
             if argument is not place and argument is not self._given[i]:
                 place.copy_(argument)
-            self._given[i] = argument
+            if i >= self._carried:  # a state may live in another graph, which goes on with it
+                self._given[i] = argument
         self._replay()
         return self._outputs
 
     def _capture(self, arguments: list[Tensor], carried: int) -> None:
         """Record the run, with places of its own for all that goes in and out."""
+        self._carried = carried
         self._inputs = [argument.clone() for argument in arguments]
         self._given: list[Tensor | None] = [None] * len(arguments)
         aside = torch.cuda.Stream(self._device)

@@ -149,17 +149,18 @@ def gather_columns(columns, dx, total, U, xn, xu, xc, xh, xw, CI: tl.constexpr,
 
 
 @triton.jit
-def weight_gradient(g, x, dw, N, U, each, gn, gu, gc, gh, gw, xn, xu, xc, xh, xw,
+def weight_gradient(g, x, dw, N, U, gn, gu, gc, gh, gw, xn, xu, xc, xh, xw,
                     CI: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CO: tl.constexpr,
                     KH: tl.constexpr, KW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
                     SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-                    DH: tl.constexpr, DW: tl.constexpr,
+                    DH: tl.constexpr, DW: tl.constexpr, EACH: tl.constexpr,
                     BC: tl.constexpr, BK: tl.constexpr, BP: tl.constexpr,
-                    TAPS_FIRST: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    """dw[part, u, co, k] = Σ over the part's images and all r of g[n, u, co, r] x[n, u, k, r].
+                    TAPS_FIRST: tl.constexpr, PRECISION: tl.constexpr,
+                    STAGES: tl.constexpr):  # fmt: skip
+    """dw[part, u, co, k] = Σ over the part's EACH images and all r of g[n, u, co, r] x[n, u, k, r].
 
     Parts are summed afterwards, in a fixed order: atomic additions would not repeat. With
-    ``TAPS_FIRST``, neighbouring columns of a tile are neighbouring channels of x, as they lie.
+    ``TAPS_FIRST``, k = (kh, kw, ci): neighbours in a tile are neighbouring channels, as they lie.
     """
     K: tl.constexpr = CI * KH * KW
     u, part = (tl.program_id(0) % U).to(tl.int64), tl.program_id(0) // U
@@ -171,28 +172,23 @@ def weight_gradient(g, x, dw, N, U, each, gn, gu, gc, gh, gw, xn, xu, xc, xh, xw
         ci, kk = k // (KH * KW), k % (KH * KW)
     down, right = kk // KW * DH - PH, kk % KW * DW - PW
     shift = ci * xc + down * xh + right * xw
-    first = part * each
-    last = tl.minimum(first + each, N)
+    g += u * gu + (part * EACH).to(tl.int64) * gn
+    x += u * xu + (part * EACH).to(tl.int64) * xn
+    images = tl.minimum(EACH, N - part * EACH)
     acc = tl.zeros((BC, BK), dtype=tl.float32)
-    for r0 in range(0, OH * OW, BP):
-        r = r0 + tl.arange(0, BP)
+    for p0 in tl.range(0, EACH * OH * OW, BP, num_stages=STAGES):
+        p = p0 + tl.arange(0, BP)
+        n, r = p // (OH * OW), p % (OH * OW)
         oh, ow = r // OW, r % OW
-        here = r < OH * OW
-        gs = g + u * gu + first.to(tl.int64) * gn + (oh * gh + ow * gw)[None, :]
-        gs = gs + (co * gc)[:, None]
-        ok_g = (co < CO)[:, None] & here[None, :]
-        xs = x + u * xu + first.to(tl.int64) * xn + (oh * (SH * xh) + ow * (SW * xw))[None, :]
-        xs = xs + shift[:, None]
-        ok_x = (k < K)[:, None] & here[None, :]
+        inside = n < images
+        gs = g + (n * gn + oh * gh + ow * gw)[:, None] + (co * gc)[None, :]
+        xs = x + (n * xn + oh * (SH * xh) + ow * (SW * xw))[:, None] + shift[None, :]
+        ok = inside[:, None] & (k < K)[None, :]
         if PH > 0 or PW > 0:
-            ih = (oh * SH)[None, :] + down[:, None]
-            iw = (ow * SW)[None, :] + right[:, None]
-            ok_x = ok_x & (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
-        for _ in range(first, last):
-            a = tl.load(gs, mask=ok_g, other=0.0)
-            b = tl.load(xs, mask=ok_x, other=0.0)
-            acc = tl.dot(a, tl.trans(b), acc, input_precision=PRECISION)
-            gs += gn
-            xs += xn
-    out = dw + ((part * U + u) * CO + co)[:, None] * K + (ci * (KH * KW) + kk)[None, :]
+            ih, iw = (oh * SH)[:, None] + down[None, :], (ow * SW)[:, None] + right[None, :]
+            ok = ok & (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
+        a = tl.load(gs, mask=inside[:, None] & (co < CO)[None, :], other=0.0)
+        b = tl.load(xs, mask=ok, other=0.0)
+        acc = tl.dot(tl.trans(a), b, acc, input_precision=PRECISION)
+    out = dw + ((part * U + u) * CO + co)[:, None] * K + k[None, :]
     tl.store(out, acc, mask=(co < CO)[:, None] & (k < K)[None, :])

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (PyTorch's own convention)
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
@@ -72,11 +71,11 @@ class PaddedBatchNorm(nn.Module):
             cast("Tensor | None", self.running_var),
         )
         given, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))
-        if not self.training and mean is not None:
-            out = F.batch_norm(x, mean, var, self.weight, self.bias, False, 0.0, self.eps)
-            return out.to(given)
-        across = [0, *range(2, x.dim())]
         shape = [1, -1] + [1] * (x.dim() - 2)
+        if not self.training and mean is not None and var is not None:
+            # In plain arithmetic: on a GPU, PyTorch's own asks for layouts that vmap cannot tell.
+            return self._normalised(x - mean.view(shape), var, shape).to(given)
+        across = [0, *range(2, x.dim())]
         real = self._moment.real
         if real is not None:
             real = real.to(x.dtype).view(-1, *[1] * (x.dim() - 1))
@@ -94,10 +93,13 @@ class PaddedBatchNorm(nn.Module):
             self._remember(var, batch_var * (count / (count - 1).clamp(min=1)))
             assert self.num_batches_tracked is not None
             self.num_batches_tracked.add_(1)
-        scale = torch.rsqrt(batch_var + self.eps)
+        return self._normalised(centred, batch_var, shape).to(given)
+
+    def _normalised(self, centred: Tensor, var: Tensor, shape: list[int]) -> Tensor:
+        scale = torch.rsqrt(var + self.eps)
         if self.weight is None:
-            return (centred * scale.view(shape)).to(given)
-        return (centred * (scale * self.weight).view(shape) + self.bias.view(shape)).to(given)
+            return centred * scale.view(shape)
+        return centred * (scale * self.weight).view(shape) + self.bias.view(shape)
 
     def _remember(self, running: Tensor, value: Tensor) -> None:
         assert self.num_batches_tracked is not None
