@@ -1,11 +1,13 @@
 """Cells on disk: small, whole or refused, and never mistaken for one another."""
 
 import csv
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
 from paper.making import result
+from ucfl import algorithms
 from ucfl.errors import UcflError
 from ucfl.paper import EMBEDDED, PAPER, Cell, Store, survey
 from ucfl.paper.items import ITEMS
@@ -78,6 +80,17 @@ def test_a_damaged_cell_is_said_to_be_and_is_to_do(tmp_path):
         assert found.to_do == [cell]
         assert len(said) == 1
         assert said[0].endswith("it is run again.")
+
+
+def test_a_cell_made_with_other_defaults_is_refused(tmp_path):
+    store, result = Store(tmp_path), full()
+    meant = asdict(algorithms.find(ENTRY.algorithm))
+    store.save(replace(result, about=result.about | {"hyper_parameters": meant}))
+    assert store.load(result.cell) is not None
+    name = next(iter(meant))
+    store.save(replace(result, about=result.about | {"hyper_parameters": meant | {name: -1}}))
+    with pytest.raises(UcflError, match="made with other settings"):
+        store.load(result.cell)
 
 
 def test_a_cell_under_anothers_name_is_refused(tmp_path):

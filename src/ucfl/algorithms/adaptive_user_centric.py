@@ -50,14 +50,14 @@ class AdaptiveUserCentric(Algorithm):
 
     ``choice``: one for all, or everyone its own. ``streams``: ``all`` (a kernel has a row for each
     user), ``plan`` (one for each stream: fewer models to send) or ``auto`` (``plan`` where users
-    fall into groups). ``voters``: the share of users that take part in a calibration.
+    fall into groups, else ``all``). ``voters``: the share of users that take part in a calibration.
     ``doubt``: how many standard errors a gain must be to change a choice.
     """
 
     choice: Literal["common", "own"] = "common"
-    streams: Literal["all", "plan", "auto"] = "all"
+    streams: Literal["all", "plan", "auto"] = "auto"
     voters: float = 1.0
-    doubt: float = 1.0
+    doubt: float = 2.0
 
     name: ClassVar[str] = "adaptive-user-centric"
     reference: ClassVar[str] = "beyond the paper, docs/algorithms"

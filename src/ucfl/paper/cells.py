@@ -10,7 +10,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,7 @@ class Result:
         return cls(
             cell,
             {
+                "hyper_parameters": asdict(run.algorithm),
                 "tested_model": run.algorithm.tested_model,
                 "best_round": chosen,
                 "seconds": round(point.seconds, 2),
@@ -219,7 +220,9 @@ class Store:
         if not file.exists():
             return None
         result = _read(file)
-        if result.cell.name != cell.name:
+        # A label leaves defaults out, and defaults may have changed since.
+        meant = asdict(algorithms.find(cell.entry.algorithm))
+        if result.cell.name != cell.name or result.about.get("hyper_parameters", meant) != meant:
             raise UcflError(f"the cell {file} was made with other settings; remove it.")
         return replace(result, cell=cell)
 
