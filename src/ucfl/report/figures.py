@@ -287,8 +287,10 @@ def _line_with_spread(
     marker: dict[str, Any] = {"marker": "o", "ms": 3} if marked else {}
     axes.plot(x, mean, label=label, color=style.light, **_dashes(style), **marker)
     if len(values) > 1:
-        spread = deviation(values)
-        axes.fill_between(x, mean - spread, mean + spread, color=style.light, alpha=0.15, lw=0)
+        spread = deviation(values)  # and no farther than a seed went: no accuracy is below zero
+        low = np.maximum(mean - spread, values.min(0))
+        high = np.minimum(mean + spread, values.max(0))
+        axes.fill_between(x, low, high, color=style.light, alpha=0.15, lw=0)
 
 
 def _legend(figure: Figure, axes: Axes, width: float) -> None:
