@@ -52,5 +52,5 @@ def main() -> None:
     except OSError as error:
         say(f"{error.filename or 'a file'}: {error.strerror or error}.")
         code = 2
-    processes.leave()
+    processes.leave(failed=code != 0)
     sys.exit(code if isinstance(code, int) else 0)

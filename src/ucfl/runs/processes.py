@@ -23,9 +23,14 @@ def join() -> None:
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
 
 
-def leave() -> None:
-    """Part from the other processes."""
+def leave(*, failed: bool = False) -> None:
+    """Part from the other processes: after all have come so far, or at once where this one failed.
+
+    A process that ends while another is still in their last exchange may abort.
+    """
     if dist.is_available() and dist.is_initialized():
+        if not failed:
+            dist.barrier()
         dist.destroy_process_group()
 
 
