@@ -36,7 +36,7 @@ def main() -> None:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (for the rest of the process)
     signal.signal(signal.SIGTERM, _terminate)  # as Ctrl-C: a batch system's stop loses no round
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False) or 0  # commands return nothing
     except UcflError as error:
         say(str(error))
         code = 2
@@ -53,4 +53,4 @@ def main() -> None:
         say(f"{error.filename or 'a file'}: {error.strerror or error}.")
         code = 2
     processes.leave(failed=code != 0)
-    sys.exit(code if isinstance(code, int) else 0)
+    sys.exit(code)
