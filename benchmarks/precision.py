@@ -10,13 +10,14 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+from statistics import fmean
 from typing import Any, get_args
 
-import numpy as np
 from side_by_side import entry, keep, synchronise
 
 import ucfl
 from ucfl.federation.precision import Precision
+from ucfl.runs.folder import mean, worst
 
 ALGORITHMS = ("fedavg", "user-centric")
 PRECISIONS = [name for name in get_args(Precision) if name != "default"]
@@ -32,7 +33,7 @@ def main() -> None:
     entries: list[dict[str, Any]] = []
     for algorithm in ALGORITHMS:
         times: dict[str, list[float]] = {precision: [] for precision in PRECISIONS}
-        final: dict[str, list[np.ndarray]] = {precision: [] for precision in PRECISIONS}
+        final: dict[str, list[Any]] = {precision: [] for precision in PRECISIONS}
         for seed in range(seeds):
             for precision in PRECISIONS:
                 with tempfile.TemporaryDirectory() as folder:
@@ -48,18 +49,12 @@ def main() -> None:
                     )
                     synchronise()
                     times[precision].append(time.perf_counter() - began)
-                    tested = run.checkpoint.history["test_accuracy"][-1]
-                    final[precision].append(100 * tested.double().numpy())
+                    final[precision].append(run.per_user("test_accuracy")[-1])
         for precision in PRECISIONS:
-            mean, worst = (
-                [float(over(each)) for each in final[precision]] for over in (np.nanmean, np.nanmin)
-            )
             one = entry(precision, "float32", len(users[0]), times, algorithm=algorithm)
             one |= {"scenario": name, "rounds": rounds, "seeds": seeds}
-            one |= {
-                "mean": round(float(np.mean(mean)), 2),
-                "worst": round(float(np.mean(worst)), 2),
-            }
+            for who, over in (("mean", mean), ("worst", worst)):
+                one[who] = round(fmean(over(each) for each in final[precision]), 2)
             entries.append(one)
         keep(f"precision-{device}", entries)  # each as it comes: a GPU's time may be short
 

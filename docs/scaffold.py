@@ -1,4 +1,4 @@
-"""Why SCAFFOLD breaks down in one seed of five under label shift: its variates, round by round.
+"""How near SCAFFOLD comes to breaking down under label shift: its variates in seed 2, by round.
 
 Run with: .venv/bin/python docs/scaffold.py    (needs EMNIST; writes the CSV)
 """

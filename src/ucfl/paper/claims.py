@@ -52,7 +52,7 @@ def claims(form: Form, measured: Measured) -> list[Claim]:
     """All of them, in the paper's order."""
     return [
         most_cells_agree(form, measured),
-        *(proposed_isbest(form, measured, scenario) for scenario in SCENARIOS),
+        *(proposed_is_best(form, measured, scenario) for scenario in SCENARIOS),
         *(
             four_streams_match_the_oracle(form, measured, s)
             for s in (COVARIATE_SHIFT, CONCEPT_SHIFT)
@@ -78,7 +78,7 @@ def most_cells_agree(form: Form, measured: Measured) -> Claim:
     return Claim(text, len(met) >= ENOUGH, figures)
 
 
-def proposed_isbest(form: Form, measured: Measured, scenario: str) -> Claim:
+def proposed_is_best(form: Form, measured: Measured, scenario: str) -> Claim:
     """Mean accuracy against every method of Table I that is not told the groups."""
     text = f"{form.title(scenario)}: the proposed method is best, or within one std of the best"
     return _against(form, measured, scenario, TABLE_1[scenario], "mean", text, slack=1.0)
