@@ -1,5 +1,7 @@
 """Traced steps: the same numbers as eager ones, and a way on where tracing fails."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -63,14 +65,14 @@ def test_accuracy_and_loss_do_not_see_what_fills_the_examples_up(traced, monkeyp
     assert close(fed.loss(theta), loss, atol=1e-12)
 
 
-def test_examples_are_filled_up_to_a_multiple():
+def test_examples_are_filled_up_to_a_length():
     examples = torch.ones(2, 5, 1, 3)
     assert evaluation.longer(examples, 1) is examples
-    longer = evaluation.longer(examples, 4)
+    longer = evaluation.longer(examples, 8)
     assert longer.shape == (2, 8, 1, 3)
     assert torch.equal(longer[:, :5], examples)
     assert not longer[:, 5:].any()
-    assert evaluation.longer(torch.ones(2, 5, dtype=torch.bool), 4).sum() == 10
+    assert evaluation.longer(torch.ones(2, 5, dtype=torch.bool), 8).sum() == 10
 
 
 @pytest.mark.parametrize("sizes", [[20, 9, 16], [16, 16, 16]])
@@ -180,6 +182,25 @@ def test_compiled_training_is_eager_training(traced):
     )
     theta = fed.train(fed.initial(), 1)
     assert close(compiled.train(compiled.initial(), 1), theta, atol=1e-5)
+
+
+@pytest.mark.long
+def test_a_compiled_graph_is_not_run_while_another_thread_traces():
+    """PyTorch would raise; chunks are shared out to threads, and any may meet a new shape."""
+    x = torch.arange(4.0)
+    double = Graph(lambda x: (2 * x,), (x,), compiled=True)
+    found = []
+    thread = threading.Thread(target=lambda: found.extend(double(torch.arange(4.0))))
+
+    def traced(x):
+        thread.start()
+        thread.join(0.5)  # as long as it takes to go wrong
+        assert thread.is_alive()
+        return (x + 1,)
+
+    Graph(traced, (x,))
+    thread.join()
+    assert torch.equal(found[0], 2 * x)
 
 
 @pytest.mark.parametrize("size", [(6, 6), (7, 6), (7, 9)])

@@ -31,6 +31,31 @@ def test_padded_batchnorm_equals_pytorchs_on_the_real_examples(shape, momentum, 
     assert close(ours(x), theirs(x))
 
 
+@pytest.mark.parametrize("shape", [(6, 4), (6, 4, 3, 3)])
+@pytest.mark.parametrize("real", [None, [1, 1, 0, 1, 0, 1]])
+@pytest.mark.parametrize("affine", [True, False])
+def test_padded_batchnorms_written_out_gradient(shape, real, affine):
+    """By finite differences, padding included; and PyTorch's, where there is none."""
+    moment = Moment(None if real is None else torch.tensor(real, dtype=torch.bool))
+    theirs = (
+        nn.BatchNorm1d(4, affine=affine) if len(shape) == 2 else nn.BatchNorm2d(4, affine=affine)
+    )
+    for parameter in theirs.double().parameters():
+        nn.init.normal_(parameter)
+    ours = PaddedBatchNorm(theirs, moment)
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    leaves = (x, *theirs.parameters())
+    assert torch.autograd.gradcheck(lambda *_: ours(x), leaves)
+    weight = torch.randn(shape, dtype=torch.float64)
+    if real is None:
+        for a, b in zip(
+            torch.autograd.grad((ours(x) * weight).sum(), leaves),
+            torch.autograd.grad((theirs(x) * weight).sum(), leaves),
+            strict=True,
+        ):
+            assert close(a, b)
+
+
 def test_a_batch_of_one_value_trains_where_pytorch_raises():
     ours = PaddedBatchNorm(nn.BatchNorm1d(3), Moment())
     assert torch.isfinite(ours(torch.randn(1, 3))).all()

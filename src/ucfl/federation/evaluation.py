@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 #: Examples that go through one model at a time.
 AT_ONCE = 1024
-#: On a GPU as many examples of everyone as a multiple of this: splits that are nearly equally long
-#: then share a graph, which takes longer to make than many rounds to evaluate.
-TOGETHER = 32
 
 
 def accuracy(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
@@ -59,7 +56,7 @@ def losses(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
     inputs, labels = data.inputs[data.real], data.labels[data.real]
     owner = torch.arange(fed.m, device=fed.device)[:, None].expand_as(data.real)[data.real]
     chunk = min(models_at_once(fed), len(theta))
-    fill = AT_ONCE if chunk > 1 else 1
+    fill = AT_ONCE if chunk > 1 else 0
 
     def each_loss(rows: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         if len(rows) == 1:
@@ -84,8 +81,13 @@ def losses(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
 
 
 def filled_up_to(fed: Federation) -> int:
-    """See :data:`TOGETHER`."""
-    return TOGETHER if fed.device.type == "cuda" else 1
+    """How many examples everyone is given at least.
+
+    On a GPU as many as the longer one of the two held-out splits has: they share a graph then,
+    which takes longer to make than many rounds to evaluate.
+    """
+    held_out = fed.users.validation.labels.shape[1], fed.users.test.labels.shape[1]
+    return min(AT_ONCE, max(held_out)) if fed.device.type == "cuda" else 0
 
 
 def models_at_once(fed: Federation) -> int:
@@ -104,7 +106,7 @@ def _per_user(
 
     def chunk(users: Tensor) -> Tensor:
         total = theta.new_zeros(len(users))
-        multiple = filled_up_to(fed)
+        least = filled_up_to(fed)
         for start in range(0, data.labels.shape[1], AT_ONCE):
             part = slice(start, start + AT_ONCE)
             examples = (data.inputs[users, part], data.labels[users, part], data.real[users, part])
@@ -112,17 +114,17 @@ def _per_user(
                 score.__name__,
                 scored,
                 theta[users].contiguous(),
-                *(longer(each, multiple) for each in examples),
+                *(longer(each, least) for each in examples),
             )[0]
         return total
 
     return torch.cat(fed.over_chunks(chunk))
 
 
-def longer(examples: Tensor, multiple: int) -> Tensor:
-    """[users, n, …] with zeros behind everyone's examples, up to a multiple."""
-    extra = -examples.shape[1] % multiple
-    return examples if extra == 0 else F.pad(examples, (0, 0) * (examples.dim() - 2) + (0, extra))
+def longer(examples: Tensor, length: int) -> Tensor:
+    """[users, n, …] with zeros behind everyone's examples, where they are fewer."""
+    extra = length - examples.shape[1]
+    return examples if extra <= 0 else F.pad(examples, (0, 0) * (examples.dim() - 2) + (0, extra))
 
 
 def _right(said: Tensor, labels: Tensor) -> Tensor:

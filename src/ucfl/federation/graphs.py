@@ -9,8 +9,10 @@ where there were hundreds. With ``compiled``, PyTorch's compiler fuses the opera
 
 from __future__ import annotations
 
+import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -21,6 +23,49 @@ from ucfl.errors import UcflWarning
 from ucfl.federation.pooling import Pooling
 
 Function = Callable[..., tuple[Tensor, ...]]
+
+
+#: When PyTorch's compiler keeps a result rather than compute it again where it is used: later than
+#: by its own defaults. All users' images are large and their arithmetic is little, so that storing
+#: a normalised image costs more than normalising it twice.
+FUSION = {
+    "realize_reads_threshold": 8,
+    "realize_acc_reads_threshold": 12,
+    "realize_opcount_threshold": 50,
+}
+
+
+class _Turns:
+    """Any number of threads may run compiled graphs, or one may trace.
+
+    PyTorch refuses to run what it has compiled while anything in the process is being traced, and
+    threads that share out a federation's chunks meet new shapes whenever they do.
+    """
+
+    def __init__(self) -> None:
+        self._change, self._running = threading.Condition(), 0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Others may run as well."""
+        with self._change:
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._change:
+                self._running -= 1
+                self._change.notify_all()
+
+    @contextmanager
+    def tracing(self) -> Iterator[None]:
+        """Nobody else runs or traces."""
+        with self._change:
+            self._change.wait_for(lambda: self._running == 0)
+            yield
+
+
+_turns = _Turns()
 
 
 class Graph:
@@ -48,7 +93,9 @@ class Graph:
             return function(*(next(rest) if real else None for real in there))
 
         self._device = given[0].device
-        self._run = _traced(packed, given, compiled)
+        self._turn = _turns.running if compiled else nullcontext
+        with _turns.tracing():
+            self._run = _traced(packed, given, compiled)
         self._replay: Callable[[], None] | None = None
         if self._device.type == "cuda" and self._run is not packed:
             self._capture(given, carried)
@@ -57,7 +104,8 @@ class Graph:
         """The function of other arguments."""
         given = [argument for argument in arguments if argument is not None]
         if self._replay is None:
-            return self._run(*given)
+            with self._turn():
+                return self._run(*given)
         for i, (place, argument) in enumerate(zip(self._inputs, given, strict=True)):
             if argument is not place and argument is not self._given[i]:
                 place.copy_(argument)
@@ -110,7 +158,7 @@ def _traced(function: Function, arguments: list[Tensor], compiled: bool) -> Func
         run: Function = graph
         return run
     try:
-        fused: Function = torch.compile(graph, dynamic=False)
+        fused: Function = torch.compile(graph, dynamic=False, options=dict(FUSION))
         fused(*(argument.clone() for argument in arguments))
     except Exception as error:  # no C++ compiler, for instance
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -71,40 +71,89 @@ class PaddedBatchNorm(nn.Module):
             cast("Tensor | None", self.running_var),
         )
         given, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))
-        shape = [1, -1] + [1] * (x.dim() - 2)
         if not self.training and mean is not None and var is not None:
             # In plain arithmetic: on a GPU, PyTorch's own asks for layouts that vmap cannot tell.
-            return self._normalised(x - mean.view(shape), var, shape).to(given)
-        across = [0, *range(2, x.dim())]
+            scale = torch.rsqrt(var + self.eps)
+            return _scaled(x - _along(mean, x), scale, self.weight, self.bias).to(given)
         real = self._moment.real
         if real is not None:
             real = real.to(x.dtype).view(-1, *[1] * (x.dim() - 1))
+        out, batch_mean, batch_var, count = _Normalised.apply(  # type: ignore[no-untyped-call]
+            x, self.weight, self.bias, real, self.eps
+        )
+        if self.training and mean is not None and var is not None:
+            self._remember(mean, batch_mean)
+            self._remember(var, batch_var * (count / (count - 1).clamp(min=1)))
+            assert self.num_batches_tracked is not None
+            self.num_batches_tracked.add_(1)
+        return cast(Tensor, out).to(given)
+
+    def _remember(self, running: Tensor, value: Tensor) -> None:
+        assert self.num_batches_tracked is not None
+        share = self.momentum or 1.0 / (self.num_batches_tracked + 1)  # None: cumulative average
+        running.copy_(running + share * (value.detach() - running))
+
+
+class _Normalised(torch.autograd.Function):
+    """γ x̂ + β with x̂ = (x − μ) / √(σ² + ε), for each channel, with μ and σ² of the real examples.
+
+    The gradient is written out, because it needs two sums, which are those of β and γ as well; a
+    derivative of the formulas would need more, one after another:
+    ∂x = (g − r (Σg + x̂ Σgx̂) / n) γ / √(σ² + ε), where r is 1 for the n real values, else 0.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        x: Tensor, weight: Tensor | None, bias: Tensor | None, real: Tensor | None, eps: float
+    ) -> tuple[Tensor, ...]:
+        across = [0, *range(2, x.dim())]
         examples = x.new_full((), len(x)) if real is None else real.sum()
         count = (examples * x[0, 0].numel()).clamp(min=1)
 
         def average(values: Tensor) -> Tensor:
             return (values if real is None else values * real).sum(across) / count
 
-        batch_mean = average(x)
-        centred = x - batch_mean.view(shape)
-        batch_var = average(centred.square())
-        if self.training and mean is not None and var is not None:
-            self._remember(mean, batch_mean)
-            self._remember(var, batch_var * (count / (count - 1).clamp(min=1)))
-            assert self.num_batches_tracked is not None
-            self.num_batches_tracked.add_(1)
-        return self._normalised(centred, batch_var, shape).to(given)
+        if real is None and x.is_cuda:  # in one pass; on a CPU that is slower
+            var, mean = torch.var_mean(x, across, correction=0)
+            centred = x - _along(mean, x)
+        else:
+            mean = average(x)
+            centred = x - _along(mean, x)
+            var = average(centred.square())
+        return _scaled(centred, torch.rsqrt(var + eps), weight, bias), mean, var, count
 
-    def _normalised(self, centred: Tensor, var: Tensor, shape: list[int]) -> Tensor:
-        scale = torch.rsqrt(var + self.eps)
-        if self.weight is None:
-            return centred * scale.view(shape)
-        return centred * (scale * self.weight).view(shape) + self.bias.view(shape)
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        x, weight, _, real, ctx.eps = inputs
+        _, mean, var, count = output
+        ctx.mark_non_differentiable(mean, var, count)
+        ctx.save_for_backward(x, weight, real, mean, var, count)
 
-    def _remember(self, running: Tensor, value: Tensor) -> None:
-        assert self.num_batches_tracked is not None
-        share = self.momentum or 1.0 / (self.num_batches_tracked + 1)  # None: cumulative average
-        running.copy_(running + share * (value.detach() - running))
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, real, mean, var, count = ctx.saved_tensors
+        across = [0, *range(2, x.dim())]
+        scale = torch.rsqrt(var + ctx.eps)
+        centred = x - _along(mean, x)
+        beside, along = g.sum(across), (g * centred).sum(across) * scale
+        common = _scaled(centred, scale * along / count, None, None) + _along(beside / count, x)
+        if real is not None:
+            common = common * real
+        slope = _scaled(g - common, scale, weight, None)
+        return slope, *((None, None) if weight is None else (along, beside)), None, None
+
+
+def _scaled(x: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Each channel times its scale and weight, plus its bias."""
+    x = x * _along(scale if weight is None else scale * weight, x)
+    return x if bias is None else x + _along(bias, x)
+
+
+def _along(values: Tensor, x: Tensor) -> Tensor:
+    """A value per channel, for [examples, channels, ...]."""
+    return values.view(1, -1, *[1] * (x.dim() - 2))
 
 
 class KeyedDropout(nn.Module):

@@ -7,7 +7,6 @@ it, a model that pools in the common way, windows side by side, is computed like
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -66,7 +65,7 @@ def _largest(
     kernel = _pair(kernel_size)
     if return_indices or ceil_mode or not _plain(kernel, stride, padding, dilation):
         return None
-    pooled: Tensor = _MaxPool.apply(x, kernel)  # type: ignore[no-untyped-call]
+    pooled: Tensor = _MaxPool.apply(x, kernel)[0]  # type: ignore[no-untyped-call]
     return pooled
 
 
@@ -105,38 +104,42 @@ class _AveragePool(torch.autograd.Function):
 
 
 class _MaxPool(torch.autograd.Function):
-    """The largest of the pixels at each place of their window."""
+    """The largest pixel of each window, and which one it is."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, kernel: Kernel) -> Tensor:
-        return functools.reduce(torch.maximum, _windows(x, kernel))
+    def forward(x: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
+        best, *others = _windows(x, kernel)
+        place = torch.zeros_like(best, dtype=torch.uint8)
+        for i, pixels in enumerate(others, 1):
+            place = torch.where(pixels > best, i, place)  # the first of equals, as in PyTorch
+            best = torch.maximum(best, pixels)
+        return best, place
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.kernel = inputs[1]
-        ctx.save_for_backward(inputs[0], output)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        x, ctx.kernel = inputs
+        ctx.image = x.shape[-2:]
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        """The first of a window's largest pixels gets its gradient, as in PyTorch."""
-        x, best = ctx.saved_tensors
-        taken = torch.zeros_like(best, dtype=torch.bool)
-        parts = []
-        for pixels in _windows(x, ctx.kernel):
-            here = (pixels == best) & ~taken
-            taken = taken | here
-            parts.append(torch.where(here, gradient, 0))
-        width = ctx.kernel[1]
-        lines = [
-            torch.stack(parts[i : i + width], -1).flatten(-2) for i in range(0, len(parts), width)
-        ]
-        slope = torch.stack(lines, -2).flatten(-3, -2)
-        left_over = x.shape[-1] - slope.shape[-1], x.shape[-2] - slope.shape[-2]
-        if any(left_over):
-            slope = F.pad(slope, (0, left_over[0], 0, left_over[1]))
-        return slope, None
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None]:
+        """Each window's largest pixel gets its gradient."""
+        (place,), (height, width) = ctx.saved_tensors, ctx.kernel
+        *outer, rows, columns = gradient.shape
+        if gradient.is_cuda:  # every pixel looks it up: that can be fused with what comes next
+            pixel = torch.arange(height * width, dtype=torch.uint8, device=place.device)
+            chosen = place[..., None, :, None] == pixel.view(height, 1, width)
+            slope = torch.where(chosen, gradient[..., None, :, None], 0)
+        else:
+            parts = [torch.where(place == i, gradient, 0) for i in range(height * width)]
+            lines = [torch.stack(parts[i : i + width], -1) for i in range(0, len(parts), width)]
+            slope = torch.stack(lines, -3)
+        slope = slope.reshape(*outer, rows * height, columns * width)
+        left_over = ctx.image[1] - columns * width, ctx.image[0] - rows * height
+        return (F.pad(slope, (0, left_over[0], 0, left_over[1])) if any(left_over) else slope), None
 
 
 def _windows(x: Tensor, kernel: Kernel) -> list[Tensor]:
