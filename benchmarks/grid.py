@@ -40,7 +40,7 @@ def main(out: Path, scenario: str, rounds: int, seeds: list[int], algorithms: li
             with tempfile.TemporaryDirectory() as scratch:
                 run = ucfl.run(
                     scenario, algorithm, seed=seed, rounds=rounds, out=Path(scratch) / "run",
-                    checkpoint_seconds=1e9,
+                    checkpoint_seconds=1e9, compiled=torch.cuda.is_available(),
                 )  # fmt: skip
                 validation = run.per_user("validation_accuracy")
                 test, chosen = run.per_user("test_accuracy"), best_round(validation)

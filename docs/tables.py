@@ -230,9 +230,16 @@ WHOLE = {
     "ratio_of_a_round": "all but training, over training",
     "import_seconds": "import, s",
     "data_seconds": "data, s",
-    "first_evaluation_seconds": "first evaluation, s",
+    "first_round_seconds": "first round, s",
     "whole_seconds": "the whole run, s",
-    "training_seconds": "of it training, s",
+}
+PRECISION = {
+    "algorithm": "algorithm",
+    "what": "precision",
+    "ratio": "times float32",
+    "seconds": "a run, s",
+    "mean": "mean accuracy",
+    "worst": "worst user",
 }
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -248,6 +255,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "peers": benchmark("peers-cpu", PEERS),
     "peers-processes": benchmark("peers-cpu-processes", PEERS),
     "whole-run": benchmark("whole-run-cuda", WHOLE),
+    "precision": benchmark("precision-cuda", PRECISION),
     "scale-cpu": benchmark("scale-cpu", SCALE),
     "scale-gpu": benchmark("scale-gpu", SCALE),
     "rotated-mnist": rotated_mnist,
