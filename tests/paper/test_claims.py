@@ -53,7 +53,7 @@ def by_text(cells, *words):
 
 def test_without_cells_nothing_is_claimed():
     found = claims(PAPER, {})
-    assert len(found) == 15
+    assert len(found) == 17
     assert {claim.holds for claim in found} == {None}
     assert {claim.answer for claim in found} == {"not measured"}
 
@@ -163,3 +163,21 @@ def test_a_race_is_open_while_a_runner_that_might_win_is_missing():
     claim = by_text(cells, "slow-uplink")
     assert claim.holds is None
     assert "not measured: FedFomo" in claim.figures
+
+
+@pytest.mark.parametrize(("accuracy", "holds"), [(79.0, True), (60.0, False)])
+def test_the_parallel_form_is_compared_after_as_many_rounds(accuracy, holds):
+    entry = PAPER.entry(LABEL_SHIFT, "parallel-user-centric")
+    own = PAPER.entry(LABEL_SHIFT, "user-centric")
+    assert entry.scenario.rounds < own.scenario.rounds
+    cells = as_printed()
+    assert by_text(cells, "parallel form", "label shift (m = 20)").holds is None
+    made = cells[own][0]
+    made.curves["test_mean"][entry.scenario.rounds] = 70.0
+    made.curves["test_mean"][-1] = 90.0
+    claim = by_text(
+        {**cells, entry: [result(entry, mean=accuracy)]}, "parallel form", "label shift (m = 20)"
+    )
+    assert claim.holds is holds
+    assert claim.figures.startswith(f"after {entry.scenario.rounds} rounds")
+    assert "70.0" in claim.figures
