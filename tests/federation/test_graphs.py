@@ -1,5 +1,6 @@
 """Traced steps: the same numbers as eager ones, and a way on where tracing fails."""
 
+import itertools
 import threading
 
 import numpy as np
@@ -203,8 +204,15 @@ def test_a_compiled_graph_is_not_run_while_another_thread_traces():
     assert torch.equal(found[0], 2 * x)
 
 
-@pytest.mark.parametrize("size", [(6, 6), (7, 6), (7, 9)])
-@pytest.mark.parametrize("kernel", [(2, 2), (3, 2), 2])
+#: 17x17 has more pixels than a byte can count.
+MAX_POOLING = [
+    *itertools.product([(6, 6), (7, 6), (7, 9)], [(2, 2), (3, 2), 2]),
+    ((35, 17), 17),
+    ((9, 9), 8),
+]
+
+
+@pytest.mark.parametrize(("size", "kernel"), MAX_POOLING, ids=str)
 @pytest.mark.parametrize(
     "options", [{}, {"stride": 1}, {"padding": 1}, {"ceil_mode": True}], ids=str
 )

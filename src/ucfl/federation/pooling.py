@@ -17,6 +17,9 @@ from torch.overrides import TorchFunctionMode
 
 Kernel = tuple[int, int]
 
+#: Pixels of a window up to which we take a maximum pixel by pixel; larger ones are PyTorch's.
+LARGEST_WINDOW = 64
+
 
 class Pooling(TorchFunctionMode):
     """Inside, windows that lie side by side are pooled by slices; all else is left to PyTorch."""
@@ -63,7 +66,9 @@ def _largest(
     return_indices: bool = False,
 ) -> Tensor | None:
     kernel = _pair(kernel_size)
-    if return_indices or ceil_mode or not _plain(kernel, stride, padding, dilation):
+    if kernel[0] * kernel[1] > LARGEST_WINDOW or return_indices or ceil_mode:
+        return None
+    if not _plain(kernel, stride, padding, dilation):
         return None
     pooled: Tensor = _MaxPool.apply(x, kernel)[0]  # type: ignore[no-untyped-call]
     return pooled
