@@ -144,7 +144,7 @@ def _traced(function: Function, arguments: list[Tensor], compiled: bool) -> Func
                 tracing_mode="fake",
                 _allow_non_fake_inputs=True,
             )(*arguments)
-        graph.graph.eliminate_dead_code()
+        _simplify(graph.graph)
         graph.recompile()
     except Exception as error:  # whatever the person's model does
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -159,7 +159,10 @@ def _traced(function: Function, arguments: list[Tensor], compiled: bool) -> Func
         return run
     try:
         fused: Function = torch.compile(graph, dynamic=False, options=dict(FUSION))
-        fused(*(argument.clone() for argument in arguments))
+        with warnings.catch_warnings():
+            # On a CPU, pairs of pixels are complex numbers for a moment (pooling.py): no loss.
+            warnings.filterwarnings("ignore", "Torchinductor does not support .* complex")
+            fused(*(argument.clone() for argument in arguments))
     except Exception as error:  # no C++ compiler, for instance
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         warnings.warn(
@@ -169,6 +172,20 @@ def _traced(function: Function, arguments: list[Tensor], compiled: bool) -> Func
         )
         return graph
     return fused
+
+
+def _simplify(graph: torch.fx.Graph) -> None:
+    """Drop what does nothing: views of the same shape, transposes of transposes.
+
+    Autograd leaves dozens of them in a step, and on a CPU each costs a call.
+    """
+    view, t = torch.ops.aten.view.default, torch.ops.aten.t.default
+    for node in graph.nodes:
+        if node.target is view and node.args[0].meta["val"].shape == node.meta["val"].shape:
+            node.replace_all_uses_with(node.args[0])
+        elif node.target is t and node.args[0].target is t:
+            node.replace_all_uses_with(node.args[0].args[0])
+    graph.eliminate_dead_code()
 
 
 def _decompositions(device: torch.device) -> dict[Any, Callable[..., Any]]:

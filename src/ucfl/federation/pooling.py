@@ -103,6 +103,8 @@ class _AveragePool(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (height, width), (*outer, rows, columns) = ctx.kernel, gradient.shape
         share = gradient * (1 / (height * width))
+        if not gradient.is_cuda:
+            return _interleaved([[share] * width] * height), None
         wide = torch.stack([share] * width, -1).reshape(*outer, rows, 1, columns * width)
         whole = wide.expand(*outer, rows, height, columns * width)
         return whole.reshape(*outer, rows * height, columns * width), None
@@ -138,11 +140,10 @@ class _MaxPool(torch.autograd.Function):
             pixel = torch.arange(height * width, dtype=torch.uint8, device=place.device)
             chosen = place[..., None, :, None] == pixel.view(height, 1, width)
             slope = torch.where(chosen, gradient[..., None, :, None], 0)
+            slope = slope.reshape(*outer, rows * height, columns * width)
         else:
             parts = [torch.where(place == i, gradient, 0) for i in range(height * width)]
-            lines = [torch.stack(parts[i : i + width], -1) for i in range(0, len(parts), width)]
-            slope = torch.stack(lines, -3)
-        slope = slope.reshape(*outer, rows * height, columns * width)
+            slope = _interleaved([parts[i : i + width] for i in range(0, len(parts), width)])
         left_over = ctx.image[1] - columns * width, ctx.image[0] - rows * height
         return (F.pad(slope, (0, left_over[0], 0, left_over[1])) if any(left_over) else slope), None
 
@@ -152,6 +153,18 @@ def _windows(x: Tensor, kernel: Kernel) -> list[Tensor]:
     (height, width), (rows, columns) = kernel, x.shape[-2:]
     rows, columns = rows // height * height, columns // width * width
     return [x[..., i:rows:height, j:columns:width] for i in range(height) for j in range(width)]
+
+
+def _interleaved(windows: list[list[Tensor]]) -> Tensor:
+    """The image whose pixels at each place of their window are given."""
+    lines = []
+    for line in windows:
+        if len(line) == 2 and line[0].dtype in (torch.float32, torch.float64):
+            # As real and imaginary parts: in one go, where a stack goes pixel by pixel.
+            lines.append(torch.view_as_real(torch.complex(*line)).flatten(-2))
+        else:
+            lines.append(torch.stack(line, -1).flatten(-2))
+    return torch.stack(lines, -2).flatten(-3, -2)
 
 
 def _plain(kernel: Kernel, stride: Any, padding: Any, dilation: Any) -> bool:
