@@ -185,6 +185,14 @@ def test_compiled_training_is_eager_training(traced):
     assert close(compiled.train(compiled.initial(), 1), theta, atol=1e-5)
 
 
+def test_a_graph_on_a_cpu_has_no_steps_that_do_nothing():
+    x = torch.arange(12.0).view(3, 4)
+    graph = Graph(lambda x: (2 * x.view(3, 4).t().t().view(12).view(12),), (x,))
+    assert torch.equal(graph(x + 1)[0], 2 * (x + 1).flatten())
+    calls = [node.name for node in graph._run.graph.nodes if node.op == "call_function"]
+    assert len(calls) == 2, calls  # one view, one product
+
+
 @pytest.mark.long
 def test_a_compiled_graph_is_not_run_while_another_thread_traces():
     """PyTorch would raise; chunks are shared out to threads, and any may meet a new shape."""

@@ -144,7 +144,9 @@ def _traced(function: Function, arguments: list[Tensor], compiled: bool) -> Func
                 tracing_mode="fake",
                 _allow_non_fake_inputs=True,
             )(*arguments)
-        _simplify(graph.graph)
+        if arguments[0].device.type == "cpu":
+            _simplify(graph.graph)
+        graph.graph.eliminate_dead_code()
         graph.recompile()
     except Exception as error:  # whatever the person's model does
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -177,7 +179,7 @@ def _traced(function: Function, arguments: list[Tensor], compiled: bool) -> Func
 def _simplify(graph: torch.fx.Graph) -> None:
     """Drop what does nothing: views of the same shape, transposes of transposes.
 
-    Autograd leaves dozens of them in a step, and on a CPU each costs a call.
+    Autograd leaves dozens of them in a step, and each costs a call (in a CUDA graph, nothing).
     """
     view, t = torch.ops.aten.view.default, torch.ops.aten.t.default
     for node in graph.nodes:
@@ -185,7 +187,6 @@ def _simplify(graph: torch.fx.Graph) -> None:
             node.replace_all_uses_with(node.args[0])
         elif node.target is t and node.args[0].target is t:
             node.replace_all_uses_with(node.args[0].args[0])
-    graph.eliminate_dead_code()
 
 
 def _decompositions(device: torch.device) -> dict[Any, Callable[..., Any]]:
