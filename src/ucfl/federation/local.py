@@ -41,8 +41,8 @@ def train_chunk(
     ) -> tuple[Tensor, ...]:
         slope, new_rest = fed.slopes(weights, rest, *batch)
         slope = pulled(slope, weights, strength, towards, direction)
-        new_velocity = torch.add(slope, velocity, alpha=training.momentum)
-        new_weights = torch.sub(weights, new_velocity, alpha=training.lr)
+        new_velocity = training.momentum * velocity + slope
+        new_weights = weights - training.lr * new_velocity
         if idle is None:
             return new_weights, new_velocity, new_rest
         return (
@@ -134,7 +134,7 @@ class Step:
             ) -> tuple[Tensor, ...]:
                 slope, rest = fed.slopes(weights, rest, *batch)
                 slope = pulled(slope, weights, strength, towards, direction)
-                return torch.sub(weights, slope, alpha=self.lr), rest
+                return weights - self.lr * slope, rest
 
             state: tuple[Tensor, ...] = (
                 theta[users, :cut].contiguous(),
