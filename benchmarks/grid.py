@@ -2,6 +2,7 @@
 
 Run with: python benchmarks/grid.py OUT.csv SCENARIO ROUNDS SEEDS ALGORITHM [ALGORITHM …]
 A row that is there already is not run again, so an interrupted grid goes on where it stopped.
+On a GPU, steps are compiled.
 """
 
 from __future__ import annotations

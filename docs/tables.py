@@ -18,7 +18,7 @@ from pathlib import Path
 from ucfl import paper
 from ucfl.paper import beyond, tables
 from ucfl.paper.claims import TARGET, timed_curve
-from ucfl.paper.items import ADAPTIVE, GENEROUS, OURS
+from ucfl.paper.items import ADAPTIVE, GENEROUS, ITEMS, OURS
 from ucfl.paper.page import CLAIM_HEADERS, claims_as_text
 from ucfl.paper.printed import COVARIATE_SHIFT
 from ucfl.wireless import SYSTEMS
@@ -101,6 +101,22 @@ def beyond_beside() -> str:
     rows = tables.TABLES["beyond"](paper.PAPER, stored())
     variants = set(OURS.values()) - {OURS[ADAPTIVE]}
     return tables.beside([row for row in rows if row.seeds and row.method not in variants])
+
+
+def parallel() -> str:
+    """Everyone in fig-parallel after as many rounds, and the weight that users keep themselves."""
+    measured = stored()
+    entries = [entry for entry in ITEMS["fig-parallel"].entries(paper.PAPER) if entry in measured]
+    rounds = min(entry.scenario.rounds for entry in entries)
+    heads = ["scenario", "method", "seeds", f"after {rounds} rounds", "own weight, by seed"]
+    rows = []
+    for entry in entries:
+        results = measured[entry]
+        found = tables.Spread.over([float(r.curves["test_mean"][rounds]) for r in results])
+        own = [float(r.weights.diagonal().mean()) for r in results if r.weights is not None]
+        kept = f"{min(own):.0%} to {max(own):.0%}" if own else "–"
+        rows.append([entry.scenario.name, entry.algorithm, str(len(results)), str(found), kept])
+    return tables.markdown(heads, rows)
 
 
 def claims() -> str:
@@ -271,6 +287,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "worst-user": worst_user,
     "adaptive-on-air": adaptive_on_air,
     "claims": claims,
+    "parallel": parallel,
     "machines": machines,
     "figures": drawn,
 }

@@ -198,17 +198,18 @@ def test_a_compiled_graph_is_not_run_while_another_thread_traces():
     """PyTorch would raise; chunks are shared out to threads, and any may meet a new shape."""
     x = torch.arange(4.0)
     double = Graph(lambda x: (2 * x,), (x,), compiled=True)
-    found = []
+    found, waited = [], []
     thread = threading.Thread(target=lambda: found.extend(double(torch.arange(4.0))))
 
     def traced(x):
         thread.start()
         thread.join(0.5)  # as long as it takes to go wrong
-        assert thread.is_alive()
+        waited.append(thread.is_alive())
         return (x + 1,)
 
     Graph(traced, (x,))
     thread.join()
+    assert waited == [True]
     assert torch.equal(found[0], 2 * x)
 
 
