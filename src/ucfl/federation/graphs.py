@@ -28,7 +28,7 @@ Function = Callable[..., tuple[Tensor, ...]]
 #: When PyTorch's compiler keeps a result rather than compute it again where it is used: later than
 #: by its own defaults. All users' images are large and their arithmetic is little, so that storing
 #: a normalised image costs more than normalising it twice.
-FUSION: dict[str, str | int | bool] = {
+FUSION = {
     "realize_reads_threshold": 8,
     "realize_acc_reads_threshold": 12,
     "realize_opcount_threshold": 50,
@@ -160,7 +160,7 @@ def _traced(function: Function, arguments: list[Tensor], compiled: bool) -> Func
         run: Function = graph
         return run
     try:
-        fused: Function = torch.compile(graph, dynamic=False, options=FUSION)
+        fused: Function = torch.compile(graph, dynamic=False, options=dict(FUSION))
         with warnings.catch_warnings():
             # On a CPU, pairs of pixels are complex numbers for a moment (pooling.py): no loss.
             warnings.filterwarnings("ignore", "Torchinductor does not support .* complex")
