@@ -73,7 +73,7 @@ def test_a_method_that_needs_all_models_says_so(data, tmp_path):
 
 #: Run in two processes: which tensors a round exchanges, and what it leaves in Θ.
 EXCHANGE = """
-import sys, torch, torch.distributed as dist
+import sys, torch, torch.distributed as dist, weakref
 sys.path[:0] = {paths!r}
 from conftest import make_federation, make_users
 from ucfl.algorithms import find
@@ -96,7 +96,9 @@ for name in {names!r}:
     theta = shards.gathered(algorithm.models(state))
     if processes.is_first():
         torch.save((theta, list(sent), fed.rows.size), {folder!r} + "/" + name + ".pt")
+group = weakref.ref(dist.group.WORLD)
 processes.leave()
+assert group() is None, "a group that is still there may abort the process at its end"
 """
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
+# Its functions take the group that is there when it is imported as a default, and so keep it for
+# ever: better now, while there is none, than by PyTorch's tracer (see `leave`).
+import torch.distributed.nn
 
 from ucfl.collaboration import shards
 from ucfl.errors import UcflError
@@ -21,12 +26,16 @@ def join() -> None:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    atexit.register(leave, failed=True)  # for who trains in a script of their own
 
 
 def leave(*, failed: bool = False) -> None:
     """Part from the other processes: after all have come so far, or at once where this one failed.
 
-    A process that ends while another is still in their last exchange may abort.
+    A process that ends while another is still in their last exchange may abort. So does one whose
+    group lives on until Python ends: a thread of Gloo's that drops its last tensors then asks for a
+    Python that is no longer there. Destroying the group waits for its threads, if nobody else
+    holds it.
     """
     if dist.is_available() and dist.is_initialized():
         if not failed:
