@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from ucfl.federation import convolution
+from ucfl.federation import convolution, operations
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -19,8 +19,11 @@ LAYERS = [
     (6, (9, 7), 16, (5, 5), 1, 0, 1),
     (1, (8, 8), 32, (3, 3), 1, 1, 1),  # one channel in, many out
     (32, (6, 5), 64, (3, 3), 1, 1, 1),  # many channels
+    (16, (4, 4), 128, (3, 3), 1, 1, 1),  # more filters
+    (16, (64, 32), 64, (3, 3), 1, 1, 1),  # whole tiles everywhere
     (33, (5, 5), 40, (3, 3), 1, 1, 1),  # no multiples of anything
     (32, (7, 7), 64, (3, 3), 2, 1, 1),  # strides
+    (17, (7, 8), 70, (2, 3), 2, 2, 2),
     (64, (3, 3), 32, (1, 1), 1, 0, 1),  # a product, pixel by pixel
     (3, (9, 9), 32, (3, 2), 2, 2, 2),
     (40, (8, 8), 33, (3, 3), 1, 2, 2),
@@ -50,8 +53,8 @@ def test_kernels_are_pytorchs_convolutions(layer, layout):
     x, g = (t.contiguous(memory_format=layout) for t in (x, g))
     ours = (
         convolution.grouped_convolution(x, w, *moves, USERS),
-        convolution.grouped_convolution_input_gradient(g, x, w, *moves, USERS),
-        convolution.grouped_convolution_weight_gradient(g, x, w, *moves, USERS),
+        convolution.input_gradient(g, x, w, *moves, USERS),
+        convolution.weight_gradient(g, x, w, *moves, USERS),
     )
     for mine, reference in zip(ours, (y, dx, dw), strict=True):
         assert mine.shape == reference.shape
@@ -65,12 +68,15 @@ def test_what_is_promised_about_shapes_and_strides_is_kept():
         x = torch.randn(EXAMPLES, USERS * inputs, 6, 6, device=DEVICE)
         w = torch.randn(USERS * outputs, inputs, 3, 3, device=DEVICE)
         g = torch.randn(EXAMPLES, USERS * outputs, 4, 4, device=DEVICE)
-        rest = [1, 1], [0, 0], [1, 1], USERS
-        torch.library.opcheck(
-            convolution.grouped_convolution, (x, w, *rest), test_utils="test_faketensor"
-        )
-        for gradient in (
-            convolution.grouped_convolution_input_gradient,
-            convolution.grouped_convolution_weight_gradient,
+        taps = torch.randn(USERS, 3, 3, outputs, inputs, device=DEVICE)
+        moves = [1, 1], [0, 0], [1, 1]
+        pixels = [operations.pixels_together(t, [0, 0], USERS) for t in (g, x)]
+        for operation, arguments in (
+            (operations.few_channels, (x, w, *moves, USERS)),
+            (operations.many_channels, (x, taps, *moves)),
+            (operations.gathered_input_gradient, (g, w, [6, 6], *moves, USERS)),
+            (operations.weight_gradient_parts, (g, x, [3, 3], *moves, USERS)),
+            (operations.pixels_together, (x, [2, 1], USERS)),
+            (operations.weight_gradient_of_pixels, (*pixels, [3, 3], [1, 1], [1, 1])),
         ):
-            torch.library.opcheck(gradient, (g, x, w, *rest), test_utils="test_faketensor")
+            torch.library.opcheck(operation, arguments, test_utils="test_faketensor")

@@ -47,6 +47,38 @@ def passes(sizes: Tensor, batch: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Plan:
+    """What some users do in every round: all of a :class:`Schedule` but the draws."""
+
+    users: Tensor
+    ids: Tensor
+    sizes: Tensor
+    batch: Tensor
+    steps: Tensor
+    fewest: int
+    most: int
+    epochs: int
+
+    @classmethod
+    def of(cls, data: Users, users: Tensor, batch: Tensor, steps: Tensor) -> Plan:
+        """``batch`` and ``steps`` are those of the users."""
+        sizes, ids = data.train.sizes[users], data.ids[users]
+        epochs = int(passes(steps, passes(sizes, batch)).max())
+        return cls(users, ids, sizes, batch, steps, int(steps.min()), int(steps.max()), epochs)
+
+    def drawn(self, seed: int, t: int) -> Schedule:
+        """The schedule of round t."""
+        order = orders(seed, t, self.ids, self.sizes, self.epochs, int(self.sizes.max()))
+        return self.with_order(order, seed, t)
+
+    def with_order(self, order: Tensor, seed: int, t: int | Tensor) -> Schedule:
+        """The schedule of round t, which has drawn this order."""
+        device = self.users.device
+        key = [n if isinstance(n, Tensor) else torch.full((), n, device=device) for n in (seed, t)]
+        return Schedule(self.users, self.ids, self.sizes, self.batch, self.steps, order, *key)
+
+
+@dataclass(frozen=True)
 class Schedule:
     """What some users see in a round: orders of their examples, cut into batches.
 
@@ -63,24 +95,6 @@ class Schedule:
     order: Tensor  # [users, passes, examples]
     seed: Tensor
     t: Tensor
-
-    @classmethod
-    def of(
-        cls,
-        data: Users,
-        users: Tensor,
-        seed: int,
-        t: int,
-        batch: Tensor,
-        steps: Tensor,
-        longest: int | None = None,
-    ) -> Schedule:
-        """The schedule of round t; orders have room for ``longest`` examples (None: enough)."""
-        sizes, ids = data.train.sizes[users], data.ids[users]
-        epochs = int(passes(steps, passes(sizes, batch)).max())
-        order = orders(seed, t, ids, sizes, epochs, longest or int(sizes.max()))
-        key = torch.tensor([seed, t], device=users.device)
-        return cls(users, ids, sizes, batch, steps, order, key[0], key[1])
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

@@ -38,11 +38,24 @@ def uniform(*key: Tensor | int) -> Tensor:
     return counter_hash(*key).double() / (_LOW + 1)
 
 
-def orders(seed: int, t: int, ids: Tensor, sizes: Tensor, epochs: int, longest: int) -> Tensor:
+def orders(
+    seed: int, t: int | Tensor, ids: Tensor, sizes: Tensor, epochs: int, longest: int
+) -> Tensor:
     """[users, epochs, longest]: a random order of each user's examples, padding last."""
+    return ordered(order_keys(seed, t, ids, sizes, epochs, longest))
+
+
+def order_keys(
+    seed: int, t: int | Tensor, ids: Tensor, sizes: Tensor, epochs: int, longest: int
+) -> Tensor:
+    """What examples are ordered by."""
     device = ids.device
     position = torch.arange(longest, device=device)
     epoch = torch.arange(epochs, device=device)[:, None]
     keys = counter_hash(seed, t, ids[:, None, None], epoch, position)
-    keys = torch.where(position < sizes[:, None, None], keys, _LOW + 1)
+    return torch.where(position < sizes[:, None, None], keys, _LOW + 1)
+
+
+def ordered(keys: Tensor) -> Tensor:
+    """The order that keys put examples in."""
     return keys.argsort(dim=-1, stable=True)

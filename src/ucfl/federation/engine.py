@@ -20,7 +20,7 @@ from torch.func import functional_call, grad, vmap
 
 from ucfl.errors import UcflError
 from ucfl.federation import evaluation
-from ucfl.federation.batches import Batch, Schedule, passes
+from ucfl.federation.batches import Batch, Plan, passes
 from ucfl.federation.gradients import Gradients, measure
 from ucfl.federation.graphs import Function, Graph
 from ucfl.federation.layers import KeyedDropout, adapt
@@ -84,6 +84,8 @@ class Federation:
         # On a GPU a step's graph cuts its own batch: one launch, and nothing for Python to do.
         self.whole_steps = self._traced and self.device.type == "cuda"
         self._graphs: dict[Any, Graph] = {}
+        self._parts: dict[int, list[tuple[Tensor, int]]] = {}
+        self._plans: dict[tuple[Tensor, LocalTraining], Plan] = {}
         self._lock = threading.Lock()
         self.equal_size = int(self.sizes[0]) if (self.sizes == self.sizes[0]).all() else None
         # A GPU graph for a last, shorter batch would cost more than its padding.
@@ -160,7 +162,7 @@ class Federation:
         everyone = torch.arange(self.m, device=self.device)
         batch = torch.full_like(self.sizes, training.batch)
         steps = self.steps_of(training)
-        schedule = Schedule.of(self.users, everyone, self.seed, t, batch, steps)
+        schedule = Plan.of(self.users, everyone, batch, steps).drawn(self.seed, t)
         widest = 0 if self._alike else training.batch
         for one in schedule.batches(self.users, widest, keyed=self.keyed):
             yield Step(self, one, training.lr)
@@ -182,7 +184,7 @@ class Federation:
         keep cores busier that way, and a user's bits do not depend on the number of cores. (Only
         traced steps are free of state, so only those may run at the same time.)
         """
-        parts = list(self.chunks(chunk))
+        parts = self.chunks(chunk)
         threads = torch.get_num_threads()
         shared = self._traced and self.device.type == "cpu" and threads > 1
         if not shared or len(parts) == 1:
@@ -195,7 +197,15 @@ class Federation:
             torch.set_num_threads(threads)
         return [_first(result, real) for result, (_, real) in zip(results, parts, strict=True)]
 
-    def chunks(self, chunk: int | None = None) -> Iterator[tuple[Tensor, int]]:
+    def plan(self, users: Tensor, training: LocalTraining) -> Plan:
+        """What one of the chunks does in every round, made once: a GPU would wait for it."""
+        key = users, training
+        if key not in self._plans:
+            batch, steps = torch.full_like(users, training.batch), self.steps_of(training)[users]
+            self._plans[key] = Plan.of(self.users, users, batch, steps)
+        return self._plans[key]
+
+    def chunks(self, chunk: int | None = None) -> list[tuple[Tensor, int]]:
         """Users to compute together, and how many of them are real.
 
         All chunks are equally long, filled up with copies of their last user: a graph serves them
@@ -204,13 +214,15 @@ class Federation:
         of a user's result were the same for every chunk with LeNet-5 and VGG on the CPUs tried.
         """
         chunk = min(chunk or self.chunk, self.m)
-        everyone = torch.arange(self.m, device=self.device)
-        if self.plain or chunk == self.chunk == 1:
-            yield from ((user, 1) for user in everyone.split(1))
-            return
-        even = max(2, -(-self.m // -(-self.m // chunk)))
-        for users in everyone.split(even):
-            yield torch.cat([users, users[-1:].expand(even - len(users))]), len(users)
+        if chunk not in self._parts:
+            everyone = torch.arange(self.m, device=self.device)
+            alone = self.plain or chunk == self.chunk == 1
+            even = 1 if alone else max(2, -(-self.m // -(-self.m // chunk)))
+            self._parts[chunk] = [
+                (torch.cat([users, users[-1:].expand(even - len(users))]), len(users))
+                for users in everyone.split(even)
+            ]
+        return self._parts[chunk]
 
     def graph(
         self, kind: Any, function: Function, *arguments: Tensor | None, carried: int = 0
@@ -242,7 +254,7 @@ class Federation:
         weights: Tensor | None = None,
     ) -> Iterator[Batch]:
         """The training batches of some users, ``widest`` the largest of their batch sizes."""
-        schedule = Schedule.of(self.users, users, self.seed, t, batch, steps)
+        schedule = Plan.of(self.users, users, batch, steps).drawn(self.seed, t)
         padded = 0 if self._alike or self.plain else widest
         return schedule.batches(self.users, padded, weights, self.keyed)
 

@@ -94,10 +94,14 @@ class Graph:
 
         self._device = given[0].device
         self._turn = _turns.running if compiled else nullcontext
-        with _turns.tracing():
-            self._run = _traced(packed, given, compiled)
+        on_gpu = self._device.type == "cuda"
+        step = _in_place(packed, carried) if on_gpu else packed
         self._replay: Callable[[], None] | None = None
-        if self._device.type == "cuda" and self._run is not packed:
+        with _turns.tracing():
+            self._run = _traced(step, given, compiled)
+        if self._run is step:
+            self._run = packed
+        elif on_gpu:
             self._capture(given, carried)
 
     def __call__(self, *arguments: Tensor | None) -> tuple[Tensor, ...]:
@@ -127,11 +131,24 @@ class Graph:
         torch.cuda.current_stream(self._device).wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            outputs = self._run(*self._inputs)
-            for place, value in zip(self._inputs[:carried], outputs, strict=False):
-                place.copy_(value)
-        self._outputs = (*self._inputs[:carried], *outputs[carried:])
+            others = self._run(*self._inputs)
+        self._outputs = (*self._inputs[:carried], *others)
         self._replay = graph.replay
+
+
+def _in_place(function: Function, carried: int) -> Function:
+    """The function, writing its new state where it found the old one; it returns all else.
+
+    As part of the function: PyTorch's compiler then computes the state in its place.
+    """
+
+    def step(*tensors: Tensor) -> tuple[Tensor, ...]:
+        outputs = function(*tensors)
+        for place, value in zip(tensors[:carried], outputs, strict=False):
+            place.copy_(value)
+        return outputs[carried:]
+
+    return step
 
 
 def _traced(function: Function, arguments: list[Tensor], compiled: bool) -> Function:

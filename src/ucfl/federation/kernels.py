@@ -192,3 +192,63 @@ def weight_gradient(g, x, dw, N, U, gn, gu, gc, gh, gw, xn, xu, xc, xh, xw,
         acc = tl.dot(tl.trans(a), b, acc, input_precision=PRECISION)
     out = dw + ((part * U + u) * CO + co)[:, None] * K + k[None, :]
     tl.store(out, acc, mask=(co < CO)[:, None] & (k < K)[None, :])
+
+
+@triton.jit
+def pixels_together(t, out, N, U, tn, tu, tc, th, tw, C: tl.constexpr,
+                    H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+                    BC: tl.constexpr, BP: tl.constexpr):  # fmt: skip
+    """out[u, c, n, h, w] = t[n, u, c, h, w] with zeros around."""
+    HP: tl.constexpr = H + 2 * PH
+    WP: tl.constexpr = W + 2 * PW
+    u, tile = (tl.program_id(0) % U).to(tl.int64), tl.program_id(0) // U
+    p = tile * BP + tl.arange(0, BP)
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    n, r = p // (HP * WP), p % (HP * WP)
+    h, w = r // WP - PH, r % WP - PW
+    ok = (n < N) & (h >= 0) & (h < H) & (w >= 0) & (w < W)
+    source = t + u * tu + n.to(tl.int64) * tn + h * th + w * tw
+    inside = (c < C)[None, :]
+    values = tl.load(source[:, None] + (c * tc)[None, :], mask=ok[:, None] & inside, other=0.0)
+    target = out + (u * C + c)[None, :] * (N * HP * WP) + p[:, None]
+    tl.store(target, values, mask=(p < N * HP * WP)[:, None] & inside)
+
+
+@triton.jit
+def weight_gradient_of_pixels(g, x, dw, N, U, CI: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
+                              CO: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+                              OH: tl.constexpr, OW: tl.constexpr,
+                              SH: tl.constexpr, SW: tl.constexpr,
+                              DH: tl.constexpr, DW: tl.constexpr, EACH: tl.constexpr,
+                              BC: tl.constexpr, BK: tl.constexpr, BP: tl.constexpr,
+                              EVEN: tl.constexpr, PRECISION: tl.constexpr,
+                              STAGES: tl.constexpr):  # fmt: skip
+    """:func:`weight_gradient`, taps first, of :func:`pixels_together`: g [u, co, p], x [u, ci, …].
+
+    The sum goes along pixels, so it is they that must lie side by side for the tensor cores. x has
+    its zeros around it: no tap is ever outside. ``EVEN`` says that tiles fill everything.
+    """
+    K: tl.constexpr = CI * KH * KW
+    u, part = (tl.program_id(0) % U).to(tl.int64), tl.program_id(0) // U
+    k = tl.program_id(1) * BK + tl.arange(0, BK)
+    co = tl.program_id(2) * BC + tl.arange(0, BC)
+    kk, ci = tl.minimum(k // CI, KH * KW - 1), k % CI
+    shift = ci * (N * H * W) + kk // KW * (DH * W) + kk % KW * DW
+    g += (u * CO * N + part * EACH) * (OH * OW)
+    x += (u * CI * N + part * EACH) * (H * W)
+    last = tl.minimum(EACH, N - part * EACH) * (OH * OW)
+    acc = tl.zeros((BC, BK), dtype=tl.float32)
+    for p0 in tl.range(0, EACH * OH * OW, BP, num_stages=STAGES):
+        p = p0 + tl.arange(0, BP)
+        n, r = p // (OH * OW), p % (OH * OW)
+        gs = g + (co * (N * OH * OW))[:, None] + p[None, :]
+        xs = x + (n * (H * W) + r // OW * (SH * W) + r % OW * SW)[:, None] + shift[None, :]
+        if EVEN:
+            a, b = tl.load(gs), tl.load(xs)
+        else:
+            inside = p < last
+            a = tl.load(gs, mask=inside[None, :] & (co < CO)[:, None], other=0.0)
+            b = tl.load(xs, mask=inside[:, None], other=0.0)
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+    out = dw + ((part * U + u) * CO + co)[:, None] * K + k[None, :]
+    tl.store(out, acc, mask=(co < CO)[:, None] & (k < K)[None, :])

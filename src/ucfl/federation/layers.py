@@ -138,7 +138,8 @@ class _Normalised(torch.autograd.Function):
         scale = torch.rsqrt(var + ctx.eps)
         centred = x - _along(mean, x)
         beside, along = g.sum(across), (g * centred).sum(across) * scale
-        common = _scaled(centred, scale * along / count, None, None) + _along(beside / count, x)
+        common = centred * _along(_once(scale * along / count), x)
+        common = common + _along(_once(beside / count), x)
         if real is not None:
             common = common * real
         slope = _scaled(g - common, scale, weight, None)
@@ -147,8 +148,13 @@ class _Normalised(torch.autograd.Function):
 
 def _scaled(x: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     """Each channel times its scale and weight, plus its bias."""
-    x = x * _along(scale if weight is None else scale * weight, x)
+    x = x * _along(_once(scale if weight is None else scale * weight), x)
     return x if bias is None else x + _along(bias, x)
+
+
+def _once(values: Tensor) -> Tensor:
+    """Values that PyTorch's compiler shall compute once on a GPU, and not again for every pixel."""
+    return values.as_strided(values.shape, values.stride()) if values.is_cuda else values
 
 
 def _along(values: Tensor, x: Tensor) -> Tensor:

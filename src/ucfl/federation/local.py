@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ucfl.federation.batches import Batch, Schedule
+from ucfl.federation.draws import order_keys, ordered
 from ucfl.federation.training import LocalTraining, Pull, pulled
 
 if TYPE_CHECKING:
@@ -52,14 +53,15 @@ def train_chunk(
         )
 
     kind = ("step", training.lr, training.momentum, strength)
-    sizes, steps = torch.full_like(users, training.batch), fed.steps_of(training)[users]
     if not fed.whole_steps:
+        sizes, steps = torch.full_like(users, training.batch), fed.steps_of(training)[users]
         for batch in fed.batches_of(users, t, sizes, steps, training.batch, example_weights):
             arguments = (towards, direction, batch.idle, *batch.arguments)
             state = fed.graph(kind, step, *state, *arguments, carried=3)
         return torch.cat([state[0], state[2]], dim=1)
 
-    idle = int(steps.min()) < int(steps.max())
+    plan = fed.plan(users, training)
+    idle = plan.fewest < plan.most
     padded = fed.equal_size is None or fed.equal_size % training.batch != 0
 
     def whole_step(
@@ -87,13 +89,18 @@ def train_chunk(
         after = step(weights, velocity, rest, towards, direction, batch.idle, *batch.arguments)
         return *after, number + 1
 
+    def keys(t: Tensor, ids: Tensor, sizes: Tensor) -> tuple[Tensor, ...]:
+        return (order_keys(fed.seed, t, ids, sizes, plan.epochs, longest),)
+
     train = fed.users.train
     # As long for every chunk: one graph serves them all.
     longest = train.labels.shape[1]
-    schedule = Schedule.of(fed.users, users, fed.seed, t, sizes, steps, longest)
+    number = torch.full((), t, device=fed.device)  # a number that Python has would be waited for
+    drawn = fed.graph(("order", plan.epochs), keys, number, plan.ids, plan.sizes)
+    schedule = plan.with_order(ordered(*drawn), fed.seed, number)
     state = (*state, torch.zeros((), dtype=torch.int64, device=fed.device))
     fixed = (towards, direction, train.inputs, train.labels, example_weights)
-    for _ in range(int(steps.max())):
+    for _ in range(plan.most):
         state = fed.graph(
             (*kind, idle, training.batch),
             whole_step,
