@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.func import vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from conftest import close, make_federation, make_users
 from ucfl.errors import UcflError, UcflWarning
-from ucfl.federation import Federation, LocalTraining, engine, evaluation
+from ucfl.federation import Federation, LocalTraining, engine, evaluation, graphs
 from ucfl.federation.graphs import Graph
+from ucfl.federation.layers import centred_slope
 from ucfl.federation.pooling import Pooling
 from ucfl.users import Users
 
@@ -115,7 +118,37 @@ def test_large_federations_are_traced_and_small_ones_are_not():
     for fed in (small, large):
         fed.train(fed.initial(), 1)
     assert not small._graphs
-    assert len(large._graphs) == 1  # one step, for all chunks and batches
+    steps = [kind for kind, _ in large._graphs if kind[0] == "step"]
+    assert len(steps) == 1  # for all chunks and batches
+
+
+def test_sums_that_are_known_to_be_zero_are_not_computed():
+    """Those of every user's channels; any other sum is, and what is summed stays."""
+
+    def user(x):
+        x = centred_slope(x, False)
+        return x.sum((0, 2, 3)), x.sum((0, 2, 3), keepdim=True), x.sum((0, 1, 3)), x.sum(0), x * 2
+
+    x = torch.randn(3, 4, 5, 2, 6)
+    graph = make_fx(vmap(user), tracing_mode="fake")(x)
+    graphs._drop_sums(graph.graph)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    assert "centred_slope" not in graph.code
+    zero, zero_as_well, *others = graph(x)
+    assert zero.shape == (3, 5)
+    assert zero_as_well.shape == (3, 1, 5, 1, 1)
+    assert not zero.any()
+    assert not zero_as_well.any()
+    for mine, reference in zip(others, (x.sum((1, 2, 4)), x.sum(1), x * 2), strict=True):
+        assert close(mine, reference)
+
+
+def test_a_bias_that_normalisation_takes_away_has_no_gradient():
+    """What the dropped sums rely on, by PyTorch's own normalisation in double precision."""
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU()).double()
+    (model(torch.randn(4, 1, 6, 6, dtype=torch.float64)) ** 2).sum().backward()
+    assert model[0].bias.grad.abs().max() < 1e-12 < model[0].weight.grad.abs().max()
 
 
 class Moody(nn.Module):

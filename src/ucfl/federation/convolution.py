@@ -50,15 +50,13 @@ def weight_gradient(
 ) -> Tensor:
     """The gradient with respect to every user's filters."""
     kernel, many = [*w.shape[2:]], w.shape[1] >= MANY
-    if many:
-        g, x = _last(g), _last(x)
     if many and w.shape[0] >= WIDE * groups and g.dtype == torch.float32:
         pixels = torch.ops.ucfl.pixels_together(g, [0, 0], groups)
         images = torch.ops.ucfl.pixels_together(x, padding, groups)
         parts = torch.ops.ucfl.weight_gradient_of_pixels(pixels, images, kernel, stride, dilation)
     else:
         rest = kernel, stride, padding, dilation, groups
-        parts = torch.ops.ucfl.weight_gradient(g, x, *rest)
+        parts = torch.ops.ucfl.weight_gradient(g, _last(x) if many else x, *rest)
     whole = parts.sum(0)
     if many:  # [U·CO, KH·KW, CI]
         whole = whole.view(len(w), -1, w.shape[1]).transpose(1, 2)

@@ -163,6 +163,8 @@ def _traced(function: Function, arguments: list[Tensor], compiled: bool) -> Func
             )(*arguments)
         if arguments[0].device.type == "cpu":
             _simplify(graph.graph)
+        else:
+            _drop_sums(graph.graph)
         graph.graph.eliminate_dead_code()
         graph.recompile()
     except Exception as error:  # whatever the person's model does
@@ -204,6 +206,25 @@ def _simplify(graph: torch.fx.Graph) -> None:
             node.replace_all_uses_with(node.args[0])
         elif node.target is t and node.args[0].target is t:
             node.replace_all_uses_with(node.args[0].args[0])
+
+
+def _drop_sums(graph: torch.fx.Graph) -> None:
+    """Zeros for sums that are known to be zero (:func:`~ucfl.federation.layers.centred_slope`)."""
+    known, total = torch.ops.ucfl.centred_slope.default, torch.ops.aten.sum.dim_IntList
+    for node in [node for node in graph.nodes if node.target is known]:
+        slope, stacked = node.args
+        per_channel = {1, *range(3, slope.meta["val"].dim())}
+        for user in [user for user in node.users if user.target is total and stacked]:
+            if {*user.args[1]} == per_channel:
+                value = user.meta["val"]
+                with graph.inserting_before(user):
+                    zeros = graph.call_function(
+                        torch.ops.aten.full.default,
+                        (value.shape, 0),
+                        {"dtype": value.dtype, "device": value.device},
+                    )
+                user.replace_all_uses_with(zeros)
+        node.replace_all_uses_with(slope)
 
 
 def _decompositions(device: torch.device) -> dict[Any, Callable[..., Any]]:

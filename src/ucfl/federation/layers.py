@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.library import custom_op
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
@@ -138,23 +139,40 @@ class _Normalised(torch.autograd.Function):
         scale = torch.rsqrt(var + ctx.eps)
         centred = x - _along(mean, x)
         beside, along = g.sum(across), (g * centred).sum(across) * scale
-        common = centred * _along(_once(scale * along / count), x)
-        common = common + _along(_once(beside / count), x)
+        common = _scaled(centred, scale * along / count, None, None) + _along(beside / count, x)
         if real is not None:
             common = common * real
         slope = _scaled(g - common, scale, weight, None)
+        if slope.is_cuda:
+            slope = centred_slope(slope.detach(), False)
         return slope, *((None, None) if weight is None else (along, beside)), None, None
+
+
+@custom_op("ucfl::centred_slope", mutates_args=())
+def centred_slope(x: Tensor, stacked: bool) -> Tensor:
+    """x [examples, channels, ...], whose sum over all but the channels is zero.
+
+    For a graph, which need not sum it then: that would be the gradient of a bias that the
+    normalisation takes away again. ``stacked`` says that users come first.
+    """
+    return x.clone()
+
+
+@centred_slope.register_fake
+def _(x: Tensor, stacked: bool) -> Tensor:
+    return torch.empty_like(x)
+
+
+@centred_slope.register_vmap
+def _(info: Any, dims: tuple[int | None, ...], x: Tensor, stacked: bool) -> tuple[Tensor, int]:
+    assert dims[0] is not None  # only x can be stacked
+    return centred_slope(x.movedim(dims[0], 0), True), 0
 
 
 def _scaled(x: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     """Each channel times its scale and weight, plus its bias."""
-    x = x * _along(_once(scale if weight is None else scale * weight), x)
+    x = x * _along(scale if weight is None else scale * weight, x)
     return x if bias is None else x + _along(bias, x)
-
-
-def _once(values: Tensor) -> Tensor:
-    """Values that PyTorch's compiler shall compute once on a GPU, and not again for every pixel."""
-    return values.as_strided(values.shape, values.stride()) if values.is_cuda else values
 
 
 def _along(values: Tensor, x: Tensor) -> Tensor:
