@@ -21,11 +21,12 @@ def grouped_convolution(
     x: Tensor, w: Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int
 ) -> Tensor:
     """Every user's examples [N, U·CI, H, W] with its own filters [U·CO, CI, KH, KW]."""
+    x = _stored(x, w.shape[1])
     if w.shape[1] < MANY:
         few: Tensor = torch.ops.ucfl.few_channels(x, w, stride, padding, dilation, groups)
         return few
     taps = w.reshape(groups, -1, *w.shape[1:]).permute(0, 3, 4, 1, 2).contiguous()
-    many: Tensor = torch.ops.ucfl.many_channels(_last(x), taps, stride, padding, dilation)
+    many: Tensor = torch.ops.ucfl.many_channels(x, taps, stride, padding, dilation)
     return many
 
 
@@ -41,7 +42,7 @@ def input_gradient(
         return gathered
     taps = w.reshape(groups, -1, *w.shape[1:]).flip(3, 4).permute(0, 3, 4, 2, 1).contiguous()
     reach = [dilation[i] * (w.shape[2 + i] - 1) - padding[i] for i in range(2)]
-    turned: Tensor = torch.ops.ucfl.many_channels(_last(g), taps, stride, reach, dilation)
+    turned: Tensor = torch.ops.ucfl.many_channels(g, taps, stride, reach, dilation)
     return turned
 
 
@@ -56,7 +57,7 @@ def weight_gradient(
         parts = torch.ops.ucfl.weight_gradient_of_pixels(pixels, images, kernel, stride, dilation)
     else:
         rest = kernel, stride, padding, dilation, groups
-        parts = torch.ops.ucfl.weight_gradient(g, _last(x) if many else x, *rest)
+        parts = torch.ops.ucfl.weight_gradient(g, x, *rest)
     whole = parts.sum(0)
     if many:  # [U·CO, KH·KW, CI]
         whole = whole.view(len(w), -1, w.shape[1]).transpose(1, 2)
@@ -64,9 +65,15 @@ def weight_gradient(
     return filters
 
 
-def _last(x: Tensor) -> Tensor:
-    """With channels side by side."""
-    return x.contiguous(memory_format=torch.channels_last)
+def _stored(x: Tensor, channels: int) -> Tensor:
+    """x as it lies best for so many channels a user; see :data:`MANY`.
+
+    PyTorch's compiler stores what is taken like this, once; it would compute and store it anew for
+    every operation.
+    """
+    if channels >= MANY:
+        x = x.contiguous(memory_format=torch.channels_last)
+    return x.as_strided(x.shape, x.stride())
 
 
 def _suits(x: Tensor, transposed: bool, groups: int) -> bool:
@@ -92,6 +99,7 @@ def _convolution_backward(
 ) -> Any:  # fmt: skip
     if not _suits(x, transposed, groups):
         return NotImplemented
+    g, x = _stored(g, w.shape[0] // groups), _stored(x, w.shape[1])
     rest = g, x, w, stride, padding, dilation, groups
     return (
         input_gradient(*rest) if mask[0] else None,

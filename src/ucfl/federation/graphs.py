@@ -165,6 +165,7 @@ def _traced(function: Function, arguments: list[Tensor], compiled: bool) -> Func
             _simplify(graph.graph)
         else:
             _drop_sums(graph.graph)
+            _share(graph.graph)
         graph.graph.eliminate_dead_code()
         graph.recompile()
     except Exception as error:  # whatever the person's model does
@@ -206,6 +207,26 @@ def _simplify(graph: torch.fx.Graph) -> None:
             node.replace_all_uses_with(node.args[0])
         elif node.target is t and node.args[0].target is t:
             node.replace_all_uses_with(node.args[0].args[0])
+
+
+#: What only arranges its input anew.
+LAYOUTS = {
+    getattr(torch.ops.aten, name).default
+    for name in ("view", "_unsafe_view", "permute", "unsqueeze", "clone", "as_strided")
+}
+
+
+def _share(graph: torch.fx.Graph) -> None:
+    """One arrangement of a tensor for all that ask for it.
+
+    The way back asks for what the way there has laid out already: images, filters.
+    """
+    first: dict[Any, torch.fx.Node] = {}
+    for node in graph.nodes:
+        if node.target in LAYOUTS:
+            same = first.setdefault((node.target, str(node.args), str(node.kwargs)), node)
+            if same is not node:
+                node.replace_all_uses_with(same)
 
 
 def _drop_sums(graph: torch.fx.Graph) -> None:
