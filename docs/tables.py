@@ -270,6 +270,7 @@ TABLES: dict[str, Callable[[], str]] = {
     ),
     "peers": benchmark("peers-cpu", PEERS),
     "peers-processes": benchmark("peers-cpu-processes", PEERS),
+    "peers-alike": benchmark("peers-cpu-alike", PEERS),
     "whole-run": benchmark("whole-run-cuda", WHOLE),
     "precision": benchmark("precision-cuda", PRECISION),
     "scale-cpu": benchmark("scale-cpu", SCALE),

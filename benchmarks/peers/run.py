@@ -3,7 +3,8 @@
 Run with: .venv/bin/python benchmarks/peers/run.py [--repeats 5] [--only pfl,flower] [--name NAME]
 ucfl runs in the environment that runs this; the peers' are made under benchmarks/peers/.venvs. A
 turn is the median of a run's rounds without the first. The order within a pair changes from turn to
-turn. What cannot be installed or run is kept with its last words instead of a time.
+turn. What cannot be installed or run is kept with its last words instead of a time. A peer that is
+spread over processes meets ucfl in one process and, with --alike, in as many.
 """
 
 from __future__ import annotations
@@ -101,9 +102,13 @@ def turn(one: Contestant, sizes: list[str], seconds: float) -> dict[str, Any]:
     return {**json.loads(lines[-1]), "load": round(load, 2)}
 
 
-def measured(name: str, sizes: list[str], repeats: int, seconds: float) -> dict[str, Any]:
+def measured(
+    name: str, sizes: list[str], repeats: int, seconds: float, alike: bool
+) -> dict[str, Any]:
     """A peer's entry: ucfl and it by turns."""
-    pair = {"ucfl": Contestant("ucfl"), name: PEERS[name]}
+    peer = PEERS[name]
+    ours_alike = Contestant("ucfl", (), peer.options, peer.processes)
+    pair = {"ucfl": ours_alike if alike else Contestant("ucfl"), name: peer}
     turns: dict[str, list[dict[str, Any]]] = {"ucfl": [], name: []}
     for repeat in range(repeats):
         for who in list(pair)[:: -1 if repeat % 2 else 1]:
@@ -120,6 +125,7 @@ def measured(name: str, sizes: list[str], repeats: int, seconds: float) -> dict[
         **more,
         versions={one["library"]: one["version"] for one in (ours, theirs)}
         | {"torch": [ours["torch"], theirs["torch"]]},
+        processes=[pair["ucfl"].processes, peer.processes],
         moved=[ours["moved"], theirs["moved"]],
         all_seconds=times["ucfl"],
         all_seconds_against=times[name],
@@ -134,6 +140,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", help=f"some of: {'; '.join(PEERS)} (with ; between)")
+    parser.add_argument("--alike", action="store_true", help="ucfl with its peer's options")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--name", help="of the file of results (default: peers-DEVICE)")
     parser.add_argument("--seconds", type=float, default=300, help="that a turn may take")
@@ -147,7 +154,7 @@ def main() -> None:
     before = os.getloadavg()
     for name in names:
         try:
-            entries.append(measured(name, sizes, chosen.repeats, chosen.seconds))
+            entries.append(measured(name, sizes, chosen.repeats, chosen.seconds, chosen.alike))
             print(json.dumps(entries[-1]), flush=True)
         except Failed as failure:
             failures[name] = str(failure)

@@ -144,6 +144,24 @@ def test_sums_that_are_known_to_be_zero_are_not_computed():
         assert close(mine, reference)
 
 
+def test_an_arrangement_is_made_once_for_all_that_ask_for_it():
+    last = torch.channels_last
+
+    def both_ways(x, y):
+        turned = [x.permute(1, 0, 2, 3).clone(memory_format=last) for _ in range(2)]
+        return turned[0] * y, turned[1] + y, x.permute(1, 0, 2, 3).clone() - y
+
+    x, y = torch.randn(2, 3, 4, 5), torch.randn(3, 2, 4, 5)
+    graph = make_fx(both_ways, tracing_mode="fake")(x, y)
+    graphs._share(graph.graph)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    assert graph.code.count("aten.permute") == 1
+    assert graph.code.count("aten.clone") == 2  # of two layouts
+    for mine, reference in zip(graph(x, y), both_ways(x, y), strict=True):
+        assert torch.equal(mine, reference)
+
+
 def test_a_bias_that_normalisation_takes_away_has_no_gradient():
     """What the dropped sums rely on, by PyTorch's own normalisation in double precision."""
     model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU()).double()
