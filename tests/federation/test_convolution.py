@@ -62,6 +62,17 @@ def test_kernels_are_pytorchs_convolutions(layer, layout):
         assert error < 1e-5
 
 
+def test_what_is_stored_has_no_gaps():
+    x = torch.randn(2, 6, 4, 4, device=DEVICE)
+    views = [x, x.permute(1, 0, 3, 2), x[:, ::2], x[..., 1:, 1:], x[:, :1].expand(2, 5, 4, 4)]
+    for view in views:
+        for channels in (1, 16):
+            stored = convolution._stored(view, channels)
+            assert torch.equal(stored, view)
+            assert convolution._dense(stored)
+    assert [convolution._dense(view) for view in views] == [True, True, False, False, False]
+
+
 def test_what_is_promised_about_shapes_and_strides_is_kept():
     """The compiler lays out memory by what the fake kernels say."""
     for inputs, outputs in ((1, 6), (32, 64)):

@@ -38,9 +38,7 @@ def uniform(*key: Tensor | int) -> Tensor:
     return counter_hash(*key).double() / (_LOW + 1)
 
 
-def orders(
-    seed: int, t: int | Tensor, ids: Tensor, sizes: Tensor, epochs: int, longest: int
-) -> Tensor:
+def orders(seed: int, t: int, ids: Tensor, sizes: Tensor, epochs: int, longest: int) -> Tensor:
     """[users, epochs, longest]: a random order of each user's examples, padding last."""
     return ordered(order_keys(seed, t, ids, sizes, epochs, longest))
 

@@ -9,6 +9,7 @@ where there were hundreds. With ``compiled``, PyTorch's compiler fuses the opera
 
 from __future__ import annotations
 
+import operator
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import ucfl.federation.layers  # noqa: F401 (it has an operation that graphs know)
 from ucfl.errors import UcflWarning
 from ucfl.federation.pooling import Pooling
 
@@ -73,8 +75,8 @@ class Graph:
 
     The first ``carried`` arguments are a state: the function returns them anew before anything
     else. On a GPU they live in the graph, so feeding them back costs nothing, nor does any other
-    argument that was given before (it must not have changed); what is returned is overwritten by
-    the next call.
+    argument that was given before and has not changed since. What is returned is overwritten by the
+    next call; copies of it, not itself, are what other graphs may be given.
     """
 
     def __init__(
@@ -111,10 +113,11 @@ class Graph:
             with self._turn():
                 return self._run(*given)
         for i, (place, argument) in enumerate(zip(self._inputs, given, strict=True)):
-            if argument is not place and argument is not self._given[i]:
+            known, version = self._given[i]
+            if argument is not place and (argument is not known or argument._version != version):
                 place.copy_(argument)
             if i >= self._carried:  # a state may live in another graph, which goes on with it
-                self._given[i] = argument
+                self._given[i] = argument, argument._version
         self._replay()
         return self._outputs
 
@@ -122,7 +125,7 @@ class Graph:
         """Record the run, with places of its own for all that goes in and out."""
         self._carried = carried
         self._inputs = [argument.clone() for argument in arguments]
-        self._given: list[Tensor | None] = [None] * len(arguments)
+        self._given: list[tuple[Tensor | None, int]] = [(None, 0)] * len(arguments)
         aside = torch.cuda.Stream(self._device)
         aside.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(aside):
@@ -219,14 +222,41 @@ LAYOUTS = {
 def _share(graph: torch.fx.Graph) -> None:
     """One arrangement of a tensor for all that ask for it.
 
-    The way back asks for what the way there has laid out already: images, filters.
+    The way back asks for what the way there has laid out already: images, filters. A copy is shared
+    only if nobody writes to it or to what it was made of (running statistics, for instance).
     """
+    written = _written(graph)
     first: dict[Any, torch.fx.Node] = {}
     for node in graph.nodes:
-        if node.target in LAYOUTS:
+        copied = node.target is torch.ops.aten.clone.default
+        if node.target in LAYOUTS and not (copied and {node, _owner(node.args[0])} & written):
             same = first.setdefault((node.target, str(node.args), str(node.kwargs)), node)
             if same is not node:
                 node.replace_all_uses_with(same)
+
+
+def _written(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Whose memory some operation writes to, but for the new state at the graph's end."""
+    *nodes, _ = graph.nodes
+    while (
+        nodes[-1].target is torch.ops.aten.copy_.default and nodes[-1].args[0].op == "placeholder"
+    ):
+        nodes.pop()
+    return {
+        _owner(node.args[0])
+        for node in nodes
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+    }
+
+
+def _owner(node: torch.fx.Node) -> torch.fx.Node:
+    """The node whose memory this one looks at."""
+    while node.target is operator.getitem or (
+        isinstance(node.target, torch._ops.OpOverload)
+        and any(out.alias_info is not None for out in node.target._schema.returns)
+    ):
+        node = node.args[0]  # type: ignore[assignment]  # a view is of its first argument
+    return node
 
 
 def _drop_sums(graph: torch.fx.Graph) -> None:

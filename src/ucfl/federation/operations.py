@@ -1,7 +1,7 @@
 """Operations of a traced graph that start our GPU kernels (:mod:`~ucfl.federation.kernels`).
 
-Each allocates what comes out, starts its kernel, and no more. What it returns is told to PyTorch by
-the function after it, for tracing. Block sizes were the fastest of small searches on an H200, for
+Each allocates what comes out and starts its kernels. What it returns is told to PyTorch by the
+function after it, for tracing. Block sizes were the fastest of small searches on an H200, for
 LeNet-5's and VGG's layers.
 """
 

@@ -9,14 +9,15 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-# Its functions take the group that is there when it is imported as a default, and so keep it for
-# ever: better now, while there is none, than by PyTorch's tracer (see `leave`).
-import torch.distributed.nn
-
 from ucfl.collaboration import shards
 from ucfl.errors import UcflError
 from ucfl.runs.folder import CHECKPOINT
 from ucfl.users import Users
+
+if dist.is_available():
+    # Its functions take the group that is there when it is imported as a default, and so keep it
+    # for ever: better now, while there is none, than by PyTorch's tracer (see `leave`).
+    import torch.distributed.nn
 
 
 def join() -> None:
