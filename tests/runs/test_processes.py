@@ -63,6 +63,15 @@ def test_two_processes_give_the_results_of_one(data, tmp_path):
         assert shared.traffic == alone.traffic
 
 
+def test_a_run_is_whole_for_every_process_when_it_is_done(data, tmp_path):
+    """All of them read its history at the end, which the first one writes."""
+    done = in_two_processes(
+        "run", data, "--model", "mlp", "--rounds", 2, "--out", tmp_path / "run", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rounds"] == 2
+
+
 def test_a_method_that_needs_all_models_says_so(data, tmp_path):
     done = in_two_processes(
         "run", data, "--model", "mlp", "--algorithm", "cfl", "--rounds", 2, "--out", tmp_path / "r"

@@ -230,6 +230,7 @@ def train(
         _keep(folder, point)
         raise Stopped(folder, point.round) from None
     _keep(folder, point)
+    processes.wait()  # until the first has written the history: any process may read the run now
     return Run(folder, scenario, algorithm, fed.seed)
 
 
