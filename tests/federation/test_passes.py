@@ -1,0 +1,86 @@
+"""What is taken out of a traced step changes nothing but the work."""
+
+import torch
+from torch import nn
+from torch.func import vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from conftest import close
+from ucfl.federation import passes
+from ucfl.federation.graphs import Graph
+from ucfl.federation.layers import centred_slope
+
+
+def test_sums_that_are_known_to_be_zero_are_not_computed():
+    """Those of every user's channels; any other sum is, and what is summed stays."""
+
+    def user(x):
+        x = centred_slope(x, False)
+        return x.sum((0, 2, 3)), x.sum((0, 2, 3), keepdim=True), x.sum((0, 1, 3)), x.sum(0), x * 2
+
+    x = torch.randn(3, 4, 5, 2, 6)
+    graph = make_fx(vmap(user), tracing_mode="fake")(x)
+    passes.drop_sums(graph.graph)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    assert "centred_slope" not in graph.code
+    zero, zero_as_well, *others = graph(x)
+    assert zero.shape == (3, 5)
+    assert zero_as_well.shape == (3, 1, 5, 1, 1)
+    assert not zero.any()
+    assert not zero_as_well.any()
+    for mine, reference in zip(others, (x.sum((1, 2, 4)), x.sum(1), x * 2), strict=True):
+        assert close(mine, reference)
+
+
+def test_an_arrangement_is_made_once_for_all_that_ask_for_it():
+    last = torch.channels_last
+
+    def both_ways(x, y):
+        turned = [x.permute(1, 0, 2, 3).clone(memory_format=last) for _ in range(2)]
+        return turned[0] * y, turned[1] + y, x.permute(1, 0, 2, 3).clone() - y
+
+    x, y = torch.randn(2, 3, 4, 5), torch.randn(3, 2, 4, 5)
+    graph = make_fx(both_ways, tracing_mode="fake")(x, y)
+    passes.share(graph.graph)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    assert graph.code.count("aten.permute") == 1
+    assert graph.code.count("aten.clone") == 2  # of two layouts
+    for mine, reference in zip(graph(x, y), both_ways(x, y), strict=True):
+        assert torch.equal(mine, reference)
+
+
+def test_copies_that_are_written_to_are_not_shared():
+    def halves(x, state):
+        left, right = x.clone(), x.clone()
+        left[:, :2] = 0
+        right[:, 2:] = 0
+        before = x.clone()
+        view = x.view(-1)
+        view[0] = 7
+        state.copy_(left)  # a new state, at the graph's end
+        return left * 1, right * 1, before * 1, x.clone() * 1
+
+    x, state = torch.randn(3, 4), torch.zeros(3, 4)
+    graph = make_fx(halves, tracing_mode="fake")(x, state)
+    passes.share(graph.graph)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    for mine, reference in zip(graph(x.clone(), state), halves(x.clone(), state), strict=True):
+        assert torch.equal(mine, reference)
+
+
+def test_a_bias_that_normalisation_takes_away_has_no_gradient():
+    """What the dropped sums rely on, by PyTorch's own normalisation in double precision."""
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU()).double()
+    (model(torch.randn(4, 1, 6, 6, dtype=torch.float64)) ** 2).sum().backward()
+    assert model[0].bias.grad.abs().max() < 1e-12 < model[0].weight.grad.abs().max()
+
+
+def test_a_graph_on_a_cpu_has_no_steps_that_do_nothing():
+    x = torch.arange(12.0).view(3, 4)
+    graph = Graph(lambda x: (2 * x.view(3, 4).t().t().view(12).view(12),), (x,))
+    assert torch.equal(graph(x + 1)[0], 2 * (x + 1).flatten())
+    calls = [node.name for node in graph._run.graph.nodes if node.op == "call_function"]
+    assert len(calls) == 2, calls  # one view, one product
