@@ -6,10 +6,14 @@ Without a GPU the kernels run in Triton's interpreter, where Triton is installed
 
 import pytest
 import torch
+from torch import nn
+from torch.func import vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 pytest.importorskip("triton")
 
-from ucfl.federation import convolution, operations
+from conftest import close, make_federation, make_users
+from ucfl.federation import convolution, marks, operations, passes
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -84,10 +88,104 @@ def test_what_is_promised_about_shapes_and_strides_is_kept():
         pixels = [operations.pixels_together(t, [0, 0], USERS) for t in (g, x)]
         for operation, arguments in (
             (operations.few_channels, (x, w, *moves, USERS)),
+            (operations.few_channels_measured, (x, w, *moves, USERS)),
             (operations.many_channels, (x, taps, *moves)),
+            (operations.many_channels_measured, (x, taps, *moves)),
             (operations.gathered_input_gradient, (g, w, [6, 6], *moves, USERS)),
             (operations.weight_gradient_parts, (g, x, [3, 3], *moves, USERS)),
             (operations.pixels_together, (x, [2, 1], USERS)),
             (operations.weight_gradient_of_pixels, (*pixels, [3, 3], [1, 1], [1, 1])),
         ):
             torch.library.opcheck(operation, arguments, test_utils="test_faketensor")
+
+
+CHANNELS = [(1, 6), (2, 40), (16, 20), (40, 64)]
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), CHANNELS)
+def test_convolutions_measure_what_comes_out_of_them(inputs, outputs):
+    """A constant that is large beside what varies, and tiles that are not full, do not matter."""
+    x = torch.randn(EXAMPLES, USERS * inputs, 9, 8, device=DEVICE) + 30
+    w = torch.randn(USERS * outputs, inputs, 3, 3, device=DEVICE)
+    moves = [1, 1], [0, 0], [1, 1]
+    taps = w.reshape(USERS, -1, *w.shape[1:]).permute(0, 3, 4, 1, 2).contiguous()
+    for measured, plain, arguments in (
+        (operations.few_channels_measured, operations.few_channels, (x, w, *moves, USERS)),
+        (operations.many_channels_measured, operations.many_channels, (x, taps, *moves)),
+    ):
+        y, *found = measured(*arguments)
+        assert torch.equal(y, plain(*arguments))
+        for mine, reference in zip(
+            found, torch.var_mean(y.double(), (0, 2, 3), correction=0), strict=True
+        ):
+            assert close(mine.double(), reference, rtol=1e-4)
+
+
+def measured_or_not(after, **options):
+    """A convolution and statistics of it, for all users at once, with and without the pass."""
+    x, w = torch.randn(USERS, EXAMPLES, 2, 6, 5), torch.randn(USERS, 20, 2, 3, 3)
+    b, c = torch.randn(USERS, 20), torch.randn(USERS, 4)
+
+    def user(x, w, b, c):
+        y = after(nn.functional.conv2d(x, w, b), c)
+        return y.sum(), *torch.var_mean(y, **{"dim": (0, 2, 3), "correction": 0, **options})
+
+    given = [t.to(DEVICE) for t in (x, w, b, c)]
+    traced = [
+        make_fx(vmap(user), convolution.DECOMPOSITIONS, tracing_mode="fake")(*given)
+        for _ in range(2)
+    ]
+    passes.measure(traced[1].graph)
+    traced[1].graph.eliminate_dead_code()
+    traced[1].recompile()
+    for mine, reference in zip(traced[1](*given), traced[0](*given), strict=True):
+        assert close(mine, reference, atol=1e-4)
+    return "_measured" in traced[1].code, "var_mean" in traced[1].code
+
+
+def test_a_normalisation_has_its_convolution_measure():
+    assert measured_or_not(lambda y, c: y) == (True, False)
+
+
+def test_other_statistics_are_left_alone():
+    same = {"after": lambda y, c: y}
+    for case in (
+        {**same, "correction": 1},
+        {**same, "dim": (0, 2)},
+        {**same, "keepdim": True},
+        {"after": lambda y, c: y + c[:, None]},  # per line of the images, not per channel
+        {"after": lambda y, c: 2 * y},
+        {"after": lambda y, c: y.transpose(1, 2)},
+        {"after": lambda y, c: torch.add(y, y, alpha=2)},
+    ):
+        assert measured_or_not(**case) == (False, True)
+
+
+class Normalised(nn.Module):
+    """Layers that graphs for a GPU change, in orders that they must not be mistaken in."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 20, 3, padding=1), nn.Conv2d(20, 18, 3, bias=False)
+        self.before, self.after = nn.BatchNorm2d(20), nn.BatchNorm2d(18, affine=False)
+        self.last = nn.Linear(18, classes)
+
+    def forward(self, x):
+        h = self.first(x)
+        h = nn.functional.max_pool2d(self.before(h).relu() + 0.1 * h, 2)
+        h = self.after(self.second(h)).relu()
+        return self.last(nn.functional.max_pool2d(h, 2).amax((2, 3)))
+
+
+@pytest.mark.parametrize("model", ["lenet5", "vgg", f"{__name__}:{Normalised.__name__}"])
+@pytest.mark.parametrize("sizes", [[8, 8], [9, 5]])
+def test_graphs_for_a_gpu_train_as_eager_steps_do(model, sizes, traced, monkeypatch):
+    """Where there is no GPU, they are run on a CPU, with the kernels in Triton's interpreter."""
+    users = make_users(sizes, shape=(1, 16, 16))
+    options = {"double": False, "precision": "float32", "batch": 4}
+    plain = make_federation(users, model, plain=True, **options)
+    theta = plain.train(plain.initial(), 1)
+    if DEVICE == "cpu":
+        monkeypatch.setattr(marks, "GPU", "cpu")
+    fed = make_federation(users, model, **options)
+    assert close(fed.train(fed.initial(), 1), theta, atol=1e-5)

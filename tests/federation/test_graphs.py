@@ -1,6 +1,5 @@
 """Traced steps: the same numbers as eager ones, and a way on where tracing fails."""
 
-import itertools
 import threading
 
 import numpy as np
@@ -12,7 +11,6 @@ from conftest import close, make_federation, make_users
 from ucfl.errors import UcflError, UcflWarning
 from ucfl.federation import Federation, LocalTraining, engine, evaluation
 from ucfl.federation.graphs import Graph
-from ucfl.federation.pooling import Pooling
 from ucfl.users import Users
 
 
@@ -168,23 +166,6 @@ def test_a_graph_carries_its_state_and_skips_what_is_none():
     assert twice.tolist() == [2, 2, 2]
 
 
-@pytest.mark.parametrize("kernel", [2, 3, (2, 4)])
-@pytest.mark.parametrize("options", [{}, {"stride": 1}, {"padding": 1}, {"divisor_override": 3}])
-def test_pooling_agrees_with_pytorchs(kernel, options):
-    """Tiling windows are added by slices; all other cases are left to PyTorch."""
-    x = torch.randn(2, 3, 12, 12, dtype=torch.float64)
-
-    def pooled(x):
-        leaf = x.requires_grad_()
-        out = torch.nn.functional.avg_pool2d(leaf, kernel, **options)
-        (slope,) = torch.autograd.grad((out * out).sum(), leaf)
-        return out, slope
-
-    graph = Graph(pooled, (x,))
-    for ours, theirs in zip(graph(x), pooled(x), strict=True):
-        assert close(ours, theirs, atol=1e-12)
-
-
 class Branches(nn.Module):
     """A branch per colour and a crop: convolutions of parts of images, with gaps in memory."""
 
@@ -206,7 +187,7 @@ def test_compiled_training_is_eager_training(model, traced):
     fed = make_federation(users, "lenet5", double=False)
     torch.manual_seed(0)
     module = Branches() if model == "branches" else fed.module(fed.initial()[0])
-    options = {"training": fed.training, "device": fed.device}
+    options = {"training": fed.training, "device": fed.device, "precision": "float32"}
     plain = Federation(users, module, plain=True, **options)
     compiled = Federation(users, module, compiled=True, **options)
     theta = plain.train(plain.initial(), 1)
@@ -231,37 +212,6 @@ def test_a_compiled_graph_is_not_run_while_another_thread_traces():
     thread.join()
     assert waited == [True]
     assert torch.equal(found[0], 2 * x)
-
-
-#: 17x17 has more pixels than a byte can count.
-MAX_POOLING = [
-    *itertools.product([(6, 6), (7, 6), (7, 9)], [(2, 2), (3, 2), 2]),
-    ((35, 17), 17),
-    ((9, 9), 8),
-]
-
-
-@pytest.mark.parametrize(("size", "kernel"), MAX_POOLING, ids=str)
-@pytest.mark.parametrize(
-    "options", [{}, {"stride": 1}, {"padding": 1}, {"ceil_mode": True}], ids=str
-)
-def test_max_pooling_by_windows_is_pytorchs(size, kernel, options):
-    """With many equal pixels, the first of which counts; also for several users at once."""
-    images = torch.randint(0, 3, (2, 3, 4, *size), generator=torch.Generator().manual_seed(0))
-
-    def pooled(x):
-        out = nn.functional.max_pool2d(x, kernel, **options)
-        return (out * torch.arange(out.numel()).view(out.shape)).sum()
-
-    each = torch.func.vmap(torch.func.grad(pooled))
-    theirs = each(images.double())
-    with Pooling():
-        assert torch.equal(each(images.double()), theirs)
-        assert torch.equal(torch.func.grad(pooled)(images[0].double()), theirs[0])
-        indices = nn.functional.max_pool2d(images[0].double(), 2, return_indices=True)[1]
-    assert torch.equal(
-        indices, nn.functional.max_pool2d(images[0].double(), 2, None, 0, 1, False, True)[1]
-    )
 
 
 @pytest.mark.parametrize("model", ["lenet5", "vgg"])

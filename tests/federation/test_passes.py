@@ -8,14 +8,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from conftest import close
 from ucfl.federation import passes
 from ucfl.federation.graphs import Graph
-from ucfl.federation.layers import centred_slope
+from ucfl.federation.marks import centred, kept
 
 
 def test_sums_that_are_known_to_be_zero_are_not_computed():
     """Those of every user's channels; any other sum is, and what is summed stays."""
 
     def user(x):
-        x = centred_slope(x, False)
+        x = centred(x, False)
         return x.sum((0, 2, 3)), x.sum((0, 2, 3), keepdim=True), x.sum((0, 1, 3)), x.sum(0), x * 2
 
     x = torch.randn(3, 4, 5, 2, 6)
@@ -23,7 +23,7 @@ def test_sums_that_are_known_to_be_zero_are_not_computed():
     passes.drop_sums(graph.graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()
-    assert "centred_slope" not in graph.code
+    assert "centred" not in graph.code
     zero, zero_as_well, *others = graph(x)
     assert zero.shape == (3, 5)
     assert zero_as_well.shape == (3, 1, 5, 1, 1)
@@ -31,6 +31,23 @@ def test_sums_that_are_known_to_be_zero_are_not_computed():
     assert not zero_as_well.any()
     for mine, reference in zip(others, (x.sum((1, 2, 4)), x.sum(1), x * 2), strict=True):
         assert close(mine, reference)
+
+
+def test_what_shall_be_kept_is_taken_by_strides_as_it_lies():
+    def user(x):
+        return kept(2 * x.t()) + 1, kept(x[1:3]) + 1, kept(x[0].expand(4, 5)) + 1
+
+    x = torch.randn(4, 3, 5)
+    graph = make_fx(vmap(user, in_dims=1), tracing_mode="fake")(x)
+    passes.keep(graph.graph)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    assert "kept" not in graph.code
+    assert graph.code.count("aten.as_strided") == 3
+    expected = vmap(user, in_dims=1)(x)
+    assert torch.equal(expected[0], 2 * x.permute(1, 2, 0) + 1)
+    for mine, reference in zip(graph(x), expected, strict=True):
+        assert torch.equal(mine, reference)
 
 
 def test_an_arrangement_is_made_once_for_all_that_ask_for_it():

@@ -21,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from ucfl.errors import UcflWarning
 from ucfl.federation import passes
+from ucfl.federation.marks import for_gpu
 from ucfl.federation.pooling import Pooling
 
 Function = Callable[..., tuple[Tensor, ...]]
@@ -159,15 +160,17 @@ def _traced(function: Function, arguments: list[Tensor], compiled: bool) -> Func
         with Pooling():
             graph = make_fx(
                 function,
-                decomposition_table=_decompositions(arguments[0].device),
+                decomposition_table=_decompositions(arguments[0]),
                 tracing_mode="fake",
                 _allow_non_fake_inputs=True,
             )(*arguments)
-        if arguments[0].device.type == "cpu":
-            passes.simplify(graph.graph)
-        else:
+        if for_gpu(arguments[0]):
             passes.drop_sums(graph.graph)
+            passes.keep(graph.graph)
             passes.share(graph.graph)
+            passes.measure(graph.graph)
+        else:
+            passes.simplify(graph.graph)
         graph.graph.eliminate_dead_code()
         graph.recompile()
     except Exception as error:  # whatever the person's model does
@@ -198,9 +201,9 @@ def _traced(function: Function, arguments: list[Tensor], compiled: bool) -> Func
     return fused
 
 
-def _decompositions(device: torch.device) -> dict[Any, Callable[..., Any]]:
+def _decompositions(x: Tensor) -> dict[Any, Callable[..., Any]]:
     """What to put in the place of slow operations."""
-    if device.type == "cpu":
+    if not for_gpu(x):
         return {}
     try:
         from ucfl.federation import convolution

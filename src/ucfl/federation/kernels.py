@@ -14,14 +14,18 @@ import triton.language as tl
 
 
 @triton.jit
-def few_channels(x, w, y, N, U, xn, xu, xc, xh, xw, yn, yu, yc, yh, yw,
+def few_channels(x, w, y, parts, N, U, xn, xu, xc, xh, xw, yn, yu, yc, yh, yw,
                  CI: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CO: tl.constexpr,
                  KH: tl.constexpr, KW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
                  SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
                  DH: tl.constexpr, DW: tl.constexpr,
                  BC: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr,
-                 PRECISION: tl.constexpr):  # fmt: skip
-    """y[n, u, co, r] = Σ_k w[u, co, k] x[n, u, k shifted by r], k = (ci, kh, kw): few channels."""
+                 PRECISION: tl.constexpr, STATISTICS: tl.constexpr):  # fmt: skip
+    """y[n, u, co, r] = Σ_k w[u, co, k] x[n, u, k shifted by r], k = (ci, kh, kw): few channels.
+
+    With ``STATISTICS``, parts[tile, u, co] has the mean over the tile's pixels and the sum of
+    squared differences from it, for :func:`combined_statistics`.
+    """
     K: tl.constexpr = CI * KH * KW
     u, tile = (tl.program_id(0) % U).to(tl.int64), tl.program_id(0) // U
     p = tile * BP + tl.arange(0, BP)
@@ -49,19 +53,27 @@ def few_channels(x, w, y, N, U, xn, xu, xc, xh, xw, yn, yu, yc, yh, yw,
     out = y + u * yu + n.to(tl.int64) * yn + (r // OW) * yh + (r % OW) * yw
     ok = inside[None, :] & (co < CO)[:, None]
     tl.store(out[None, :] + (co * yc)[:, None], acc, mask=ok)
+    if STATISTICS:
+        mean = tl.sum(acc, 1) / tl.sum(inside.to(tl.float32))
+        difference = tl.where(inside[None, :], acc - mean[:, None], 0.0)
+        at = parts + ((tile * U + u) * CO + co) * 2
+        tl.store(at, mean, mask=co < CO)
+        tl.store(at + 1, tl.sum(difference * difference, 1), mask=co < CO)
 
 
 @triton.jit
-def many_channels(x, w, y, N, U, xn, xu, xc, xh, xw, yn, yu, yc, yh, yw,
+def many_channels(x, w, y, parts, N, U, xn, xu, xc, xh, xw, yn, yu, yc, yh, yw,
                   CI: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CO: tl.constexpr,
                   KH: tl.constexpr, KW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
                   SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
                   DH: tl.constexpr, DW: tl.constexpr,
                   BC: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr,
-                  PRECISION: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+                  PRECISION: tl.constexpr, STATISTICS: tl.constexpr,
+                  STAGES: tl.constexpr):  # fmt: skip
     """y[n, u, co, r] = Σ_tap Σ_ci w[u, tap, co, ci] x[n, u, ci, r shifted]: many channels.
 
-    Tap by tap, places and masks are computed once for all channels, which lie side by side.
+    Tap by tap, places and masks are computed once for all channels, which lie side by side. For
+    ``STATISTICS`` see :func:`few_channels`.
     """
     BLOCKS: tl.constexpr = (CI + BK - 1) // BK
     u, tile = (tl.program_id(0) % U).to(tl.int64), tl.program_id(0) // U
@@ -89,6 +101,37 @@ def many_channels(x, w, y, N, U, xn, xu, xc, xh, xw, yn, yu, yc, yh, yw,
     out = y + u * yu + n.to(tl.int64) * yn + (r // OW) * yh + (r % OW) * yw
     ok = inside[:, None] & (co < CO)[None, :]
     tl.store(out[:, None] + (co * yc)[None, :], acc, mask=ok)
+    if STATISTICS:
+        mean = tl.sum(acc, 0) / tl.sum(inside.to(tl.float32))
+        difference = tl.where(inside[:, None], acc - mean[None, :], 0.0)
+        at = parts + ((tile * U + u) * CO + co) * 2
+        tl.store(at, mean, mask=co < CO)
+        tl.store(at + 1, tl.sum(difference * difference, 0), mask=co < CO)
+
+
+@triton.jit
+def combined_statistics(parts, var, mean, TILES, CHANNELS, PIXELS, EACH,
+                        BT: tl.constexpr, BC: tl.constexpr):  # fmt: skip
+    """Variances and means over all PIXELS, of parts that are over tiles of EACH of them.
+
+    σ² = Σ_tile (q + n (μ_tile − μ)²) / PIXELS, with a tile's n, mean and squared differences q;
+    taken from the first tile's mean, which is near, instead of μ, which is not known yet.
+    """
+    c = tl.program_id(0) * BC + tl.arange(0, BC)
+    near = tl.load(parts + c * 2, mask=c < CHANNELS, other=0.0)
+    away = tl.zeros((BT, BC), dtype=tl.float32)
+    squares = tl.zeros((BT, BC), dtype=tl.float32)
+    for t0 in range(0, TILES, BT):
+        t = t0 + tl.arange(0, BT)
+        number = tl.minimum(tl.maximum(PIXELS - t * EACH, 0), EACH)[:, None]
+        ok = (t < TILES)[:, None] & (c < CHANNELS)[None, :]
+        at = parts + (t[:, None] * CHANNELS + c[None, :]) * 2
+        difference = tl.load(at, mask=ok, other=0.0) - near[None, :]
+        away += number * difference
+        squares += tl.load(at + 1, mask=ok, other=0.0) + number * difference * difference
+    shift = tl.sum(away, 0) / PIXELS
+    tl.store(mean + c, near + shift, mask=c < CHANNELS)
+    tl.store(var + c, tl.sum(squares, 0) / PIXELS - shift * shift, mask=c < CHANNELS)
 
 
 @triton.jit

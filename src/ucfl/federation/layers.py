@@ -13,11 +13,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.library import custom_op
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from ucfl.federation.draws import counter_hash
+from ucfl.federation.marks import centred, for_gpu, kept
 
 
 @dataclass
@@ -74,8 +74,8 @@ class PaddedBatchNorm(nn.Module):
         given, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))
         if not self.training and mean is not None and var is not None:
             # In plain arithmetic: on a GPU, PyTorch's own asks for layouts that vmap cannot tell.
-            scale = torch.rsqrt(var + self.eps)
-            return _scaled(x - _along(mean, x), scale, self.weight, self.bias).to(given)
+            factor = _weighted(torch.rsqrt(var + self.eps), self.weight)
+            return _scaled(x - _along(mean, x), factor, self.bias).to(given)
         real = self._moment.real
         if real is not None:
             real = real.to(x.dtype).view(-1, *[1] * (x.dim() - 1))
@@ -111,20 +111,23 @@ class _Normalised(torch.autograd.Function):
         x: Tensor, weight: Tensor | None, bias: Tensor | None, real: Tensor | None, eps: float
     ) -> tuple[Tensor, ...]:
         across = [0, *range(2, x.dim())]
-        examples = x.new_full((), len(x)) if real is None else real.sum()
+        everything = torch.full((), len(x), dtype=x.dtype, device=x.device)
+        examples = everything if real is None else real.sum()
         count = (examples * x[0, 0].numel()).clamp(min=1)
 
         def average(values: Tensor) -> Tensor:
             return (values if real is None else values * real).sum(across) / count
 
-        if real is None and x.is_cuda:  # in one pass; on a CPU that is slower
+        if real is None and for_gpu(x):  # in one pass; on a CPU that is slower
             var, mean = torch.var_mean(x, across, correction=0)
-            centred = x - _along(mean, x)
+            difference = x - _along(mean, x)
         else:
             mean = average(x)
-            centred = x - _along(mean, x)
-            var = average(centred.square())
-        return _scaled(centred, torch.rsqrt(var + eps), weight, bias), mean, var, count
+            difference = x - _along(mean, x)
+            var = average(difference.square())
+        factor = _once(_weighted(torch.rsqrt(var + eps), weight))
+        out = _scaled(difference, factor, None if bias is None else _once(bias))
+        return out, mean, var, count
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -138,41 +141,29 @@ class _Normalised(torch.autograd.Function):
         x, weight, real, mean, var, count = ctx.saved_tensors
         across = [0, *range(2, x.dim())]
         scale = torch.rsqrt(var + ctx.eps)
-        centred = x - _along(mean, x)
-        beside, along = g.sum(across), (g * centred).sum(across) * scale
-        common = _scaled(centred, scale * along / count, None, None) + _along(beside / count, x)
+        difference = x - _along(mean, x)
+        beside, along = g.sum(across), (g * difference).sum(across) * scale
+        common = _scaled(difference, _once(scale * along / count), _once(beside / count))
         if real is not None:
             common = common * real
-        slope = _scaled(g - common, scale, weight, None)
-        if slope.is_cuda:
-            slope = centred_slope(slope.detach(), False)
+        slope = _scaled(g - common, _once(_weighted(scale, weight)))
+        if for_gpu(slope):
+            slope = centred(slope.detach(), False)
         return slope, *((None, None) if weight is None else (along, beside)), None, None
 
 
-@custom_op("ucfl::centred_slope", mutates_args=())
-def centred_slope(x: Tensor, stacked: bool) -> Tensor:
-    """x [examples, channels, ...], whose sum over all but the channels is zero.
-
-    For a graph, which need not sum it then: that would be the gradient of a bias that the
-    normalisation takes away again. ``stacked`` says that users come first.
-    """
-    return x.clone()
+def _weighted(scale: Tensor, weight: Tensor | None) -> Tensor:
+    return scale if weight is None else scale * weight
 
 
-@centred_slope.register_fake
-def _(x: Tensor, stacked: bool) -> Tensor:
-    return torch.empty_like(x)
+def _once(values: Tensor) -> Tensor:
+    """Values per channel, computed once; only where no derivative of them is asked for."""
+    return kept(values.detach()) if for_gpu(values) else values
 
 
-@centred_slope.register_vmap
-def _(info: Any, dims: tuple[int | None, ...], x: Tensor, stacked: bool) -> tuple[Tensor, int]:
-    assert dims[0] is not None  # only x can be stacked
-    return centred_slope(x.movedim(dims[0], 0), True), 0
-
-
-def _scaled(x: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """Each channel times its scale and weight, plus its bias."""
-    x = x * _along(scale if weight is None else scale * weight, x)
+def _scaled(x: Tensor, factor: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Each channel times its factor, plus its bias."""
+    x = x * _along(factor, x)
     return x if bias is None else x + _along(bias, x)
 
 

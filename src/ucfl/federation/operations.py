@@ -31,17 +31,32 @@ def few_channels(
     x: Tensor, w: Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int
 ) -> Tensor:
     """A convolution with few channels in, by :func:`kernels.few_channels`."""
+    return _few_channels(x, w, stride, padding, dilation, groups, measured=False)[0]
+
+
+@custom_op("ucfl::few_channels_measured", mutates_args=())
+def few_channels_measured(
+    x: Tensor, w: Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """:func:`few_channels`, and the variance and mean of each channel that comes out."""
+    return _few_channels(x, w, stride, padding, dilation, groups, measured=True)  # type: ignore[return-value]
+
+
+def _few_channels(
+    x: Tensor, w: Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int, measured: bool
+) -> tuple[Tensor, ...]:
     (n, _, h, w_), (filters, ci, kh, kw) = x.shape, w.shape
     y = _few_channels_out(x, w, stride, padding, dilation, groups)
     co, k, (oh, ow) = filters // groups, ci * kh * kw, y.shape[2:]
     bc, bp, bk = _block(co), 128 if k <= 16 else 64, _block(k, 32)
+    parts = _parts(y, bp) if measured else y
     grid = (groups * triton.cdiv(n * oh * ow, bp), triton.cdiv(co, bc))
     kernels.few_channels[grid](
-        x, w.contiguous(), y, n, groups, *_strides(x, groups), *_strides(y, groups),
+        x, w.contiguous(), y, parts, n, groups, *_strides(x, groups), *_strides(y, groups),
         ci, h, w_, co, kh, kw, oh, ow, *stride, *padding, *dilation,
-        bc, bp, bk, _precision(), num_warps=2,
+        bc, bp, bk, _precision(), measured, num_warps=2,
     )  # fmt: skip
-    return y
+    return (y, *_combined(parts, y, bp)) if measured else (y,)
 
 
 def _few_channels_out(
@@ -52,21 +67,37 @@ def _few_channels_out(
 
 
 few_channels.register_fake(_few_channels_out)
+few_channels_measured.register_fake(lambda *given: _measured_out(_few_channels_out(*given)))
 
 
 @custom_op("ucfl::many_channels", mutates_args=())
 def many_channels(x: Tensor, taps: Tensor, stride: Ints, padding: Ints, dilation: Ints) -> Tensor:
     """A convolution with taps [U, KH, KW, CO, CI], by :func:`kernels.many_channels`."""
+    return _many_channels(x, taps, stride, padding, dilation, measured=False)[0]
+
+
+@custom_op("ucfl::many_channels_measured", mutates_args=())
+def many_channels_measured(
+    x: Tensor, taps: Tensor, stride: Ints, padding: Ints, dilation: Ints
+) -> tuple[Tensor, Tensor, Tensor]:
+    """:func:`many_channels`, and the variance and mean of each channel that comes out."""
+    return _many_channels(x, taps, stride, padding, dilation, measured=True)  # type: ignore[return-value]
+
+
+def _many_channels(
+    x: Tensor, taps: Tensor, stride: Ints, padding: Ints, dilation: Ints, measured: bool
+) -> tuple[Tensor, ...]:
     groups, kh, kw, co, ci = taps.shape
     y = _many_channels_out(x, taps, stride, padding, dilation)
     bc, bp, bk = _block(co), 128, _block(ci, 32)
+    parts = _parts(y, bp) if measured else y
     grid = (groups * triton.cdiv(y[:, 0].numel(), bp), triton.cdiv(co, bc))
     kernels.many_channels[grid](
-        x, taps, y, len(x), groups, *_strides(x, groups), *_strides(y, groups),
+        x, taps, y, parts, len(x), groups, *_strides(x, groups), *_strides(y, groups),
         ci, *x.shape[2:], co, kh, kw, *y.shape[2:], *stride, *padding, *dilation,
-        bc, bp, bk, _precision(), 3, num_warps=4,
+        bc, bp, bk, _precision(), measured, 3, num_warps=4,
     )  # fmt: skip
-    return y
+    return (y, *_combined(parts, y, bp)) if measured else (y,)
 
 
 def _many_channels_out(
@@ -77,6 +108,29 @@ def _many_channels_out(
 
 
 many_channels.register_fake(_many_channels_out)
+many_channels_measured.register_fake(lambda *given: _measured_out(_many_channels_out(*given)))
+
+
+def _parts(y: Tensor, each: int) -> Tensor:
+    """Places for the statistics of every channel's tiles of pixels."""
+    tiles = triton.cdiv(y[:, 0].numel(), each)
+    return y.new_empty(tiles, y.shape[1], 2, dtype=torch.float32)
+
+
+def _combined(parts: Tensor, y: Tensor, each: int) -> tuple[Tensor, Tensor]:
+    """Variances and means of y's channels, by :func:`kernels.combined_statistics`."""
+    (tiles, channels, _), pixels = parts.shape, y[:, 0].numel()
+    _, var, mean = _measured_out(y)
+    bt, bc = 128, 16
+    kernels.combined_statistics[(triton.cdiv(channels, bc),)](
+        parts, var, mean, tiles, channels, pixels, each, bt, bc, num_warps=4
+    )
+    return var, mean
+
+
+def _measured_out(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    var = y.new_empty(y.shape[1], dtype=torch.float32)
+    return y, var, torch.empty_like(var)
 
 
 @custom_op("ucfl::gathered_input_gradient", mutates_args=())

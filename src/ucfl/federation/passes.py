@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-import ucfl.federation.layers  # noqa: F401 (it has an operation that graphs know)
+import ucfl.federation.marks  # noqa: F401 (its operations are known by their names)
 
 #: What only arranges its input anew.
 LAYOUTS = {
@@ -70,8 +70,8 @@ def _owner(node: torch.fx.Node) -> torch.fx.Node:
 
 
 def drop_sums(graph: torch.fx.Graph) -> None:
-    """Zeros for sums that are known to be zero (:func:`~ucfl.federation.layers.centred_slope`)."""
-    known, total = torch.ops.ucfl.centred_slope.default, torch.ops.aten.sum.dim_IntList
+    """Zeros for sums that are known to be zero (:func:`~ucfl.federation.marks.centred`)."""
+    known, total = torch.ops.ucfl.centred.default, torch.ops.aten.sum.dim_IntList
     for node in [node for node in graph.nodes if node.target is known]:
         slope, stacked = node.args
         per_channel = {1, *range(3, slope.meta["val"].dim())}
@@ -86,3 +86,82 @@ def drop_sums(graph: torch.fx.Graph) -> None:
                     )
                 user.replace_all_uses_with(zeros)
         node.replace_all_uses_with(slope)
+
+
+def keep(graph: torch.fx.Graph) -> None:
+    """Have the compiler store what shall be kept (:func:`~ucfl.federation.marks.kept`).
+
+    It does so for what is taken by strides; which must be those that it has.
+    """
+    for node in [node for node in graph.nodes if node.target is torch.ops.ucfl.kept.default]:
+        source, value = node.args[0], node.meta["val"]
+        with graph.inserting_before(node):
+            if source.meta["val"].stride() != value.stride():  # a part of something, for instance
+                source = graph.call_function(torch.ops.aten.clone.default, (source,))
+                source.meta = node.meta
+            stored = graph.call_function(
+                torch.ops.aten.as_strided.default, (source, [*value.shape], [*value.stride()])
+            )
+        stored.meta = node.meta
+        node.replace_all_uses_with(stored)
+
+
+def measure(graph: torch.fx.Graph) -> None:
+    """Have convolutions measure what comes out of them, where that is what is asked next.
+
+    Batch normalisation asks for every channel's variance and mean, and would read all images again.
+    A bias between them only moves the mean, and not what is left when the mean is taken away.
+    """
+    view, add = torch.ops.aten.view.default, torch.ops.aten.add.Tensor
+    for node in [node for node in graph.nodes if node.target is torch.ops.aten.var_mean.correction]:
+        given: Any = node.args[0]
+        shifted = given.target is add and not given.kwargs
+        images, bias = given.args if shifted else (given, None)
+        source = _convolution_of(images)
+        if source is None or {*node.args[1]} != {1, 3, 4} or node.kwargs != {"correction": 0}:
+            continue
+        users, _, channels, *_ = _shape(images)
+        if shifted and _shape(bias) != (users, 1, channels, 1, 1):
+            continue
+        name = source.target._opname + "_measured"
+        with graph.inserting_before(source):
+            both = graph.call_function(getattr(torch.ops.ucfl, name).default, source.args)
+            y, *found = (graph.call_function(operator.getitem, (both, i)) for i in range(3))
+            var, mean = (graph.call_function(view, (it, [users, channels])) for it in found)
+        source.replace_all_uses_with(y)
+        moved = mean
+        if shifted:
+            with graph.inserting_before(node):
+                move = graph.call_function(view, (bias, [users, channels]))
+                moved = graph.call_function(add, (mean, move))
+        for user in [*node.users]:
+            user.replace_all_uses_with((var, moved)[user.args[1]])
+        for user in [*given.users] if shifted else []:
+            less = user.target is torch.ops.aten.sub.Tensor and not user.kwargs
+            if less and _is_view_of(user.args[1], moved):
+                with graph.inserting_before(user):
+                    along = graph.call_function(view, (mean, user.args[1].args[1]))
+                user.args = (images, along)
+
+
+def _is_view_of(value: Any, source: torch.fx.Node) -> bool:
+    viewed = isinstance(value, torch.fx.Node) and value.target is torch.ops.aten.view.default
+    return viewed and value.args[0] is source
+
+
+def _convolution_of(images: Any) -> Any:
+    """Which of our convolutions made these [users, examples, channels, height, width], if any."""
+    if not isinstance(images, torch.fx.Node) or images.meta["val"].dtype != torch.float32:
+        return None
+    view: Any = images.args[0] if images.args else None
+    turned = images.target is torch.ops.aten.permute.default and images.args[1] == [1, 0, 2, 3, 4]
+    if not turned or view.target is not torch.ops.aten.view.default:
+        return None
+    source = view.args[0]
+    known = str(source.target) in ("ucfl.few_channels.default", "ucfl.many_channels.default")
+    beside = known and _shape(view)[1] * _shape(view)[2] == _shape(source)[1]
+    return source if beside else None
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(value.meta["val"].shape) if isinstance(value, torch.fx.Node) else ()

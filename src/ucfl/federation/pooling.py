@@ -2,7 +2,9 @@
 
 Under ``vmap`` PyTorch first copies all users' images into one batch, and again on the way back;
 slices need no copy, in whatever order the images lie in memory. :class:`Pooling` is a mode: inside
-it, a model that pools in the common way, windows side by side, is computed like this.
+it, a model that pools in the common way, windows side by side, is computed like this. A maximum of
+what went through ReLU is taken of what went in: max(0, ·) is needed of whole windows then, not of
+every pixel, there and back.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (PyTorch's own convention)
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+
+from ucfl.federation.marks import for_gpu, kept
 
 Kernel = tuple[int, int]
 
@@ -31,7 +35,7 @@ class Pooling(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Take a call to a pooling function over, if it is a plain one."""
+        """Take a call to one of :data:`OURS` over, if it is a plain one."""
         if (ours := OURS.get(func)) is not None:
             out = ours(*args, **(kwargs or {}))
             if out is not None:
@@ -40,7 +44,7 @@ class Pooling(TorchFunctionMode):
 
 
 def _average(
-    x: Tensor,
+    input: Tensor,  # noqa: A002 (PyTorch's name for it)
     kernel_size: Any,
     stride: Any = None,
     padding: Any = 0,
@@ -49,15 +53,15 @@ def _average(
     divisor_override: int | None = None,
 ) -> Tensor | None:
     kernel = _pair(kernel_size)
-    tiled = x.shape[-2] % kernel[0] == 0 and x.shape[-1] % kernel[1] == 0
+    tiled = input.shape[-2] % kernel[0] == 0 and input.shape[-1] % kernel[1] == 0
     if divisor_override is not None or not tiled or not _plain(kernel, stride, padding, 1):
         return None
-    pooled: Tensor = _AveragePool.apply(x, kernel)  # type: ignore[no-untyped-call]
+    pooled: Tensor = _AveragePool.apply(input, kernel)  # type: ignore[no-untyped-call]
     return pooled
 
 
 def _largest(
-    x: Tensor,
+    input: Tensor,  # noqa: A002 (PyTorch's name for it)
     kernel_size: Any,
     stride: Any = None,
     padding: Any = 0,
@@ -70,14 +74,33 @@ def _largest(
         return None
     if not _plain(kernel, stride, padding, dilation):
         return None
-    pooled: Tensor = _MaxPool.apply(x, kernel)[0]  # type: ignore[no-untyped-call]
+    before = _before_relu(input)
+    x = input if before is None else before
+    pooled: Tensor = _MaxPool.apply(x, kernel, x is before)[0]  # type: ignore[no-untyped-call]
     return pooled
+
+
+def _relu(input: Tensor, inplace: bool = False) -> Tensor | None:  # noqa: A002
+    if inplace:
+        return None
+    out = torch.relu(input)
+    out._before_relu = input, input._version, out._version  # type: ignore[attr-defined]
+    return out
+
+
+def _before_relu(x: Tensor) -> Tensor | None:
+    """What went into the ReLU that x came from, unless one of them was changed since."""
+    before, *versions = getattr(x, "_before_relu", (None,))
+    return before if before is not None and versions == [before._version, x._version] else None
 
 
 OURS: dict[Any, Callable[..., Tensor | None]] = {
     F.avg_pool2d: _average,
     F.max_pool2d: _largest,
     torch.max_pool2d: _largest,
+    F.relu: _relu,
+    torch.relu: _relu,
+    Tensor.relu: _relu,
 }
 
 
@@ -103,7 +126,7 @@ class _AveragePool(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (height, width), (*outer, rows, columns) = ctx.kernel, gradient.shape
         share = gradient * (1 / (height * width))
-        if not gradient.is_cuda:
+        if not for_gpu(gradient):
             return _interleaved([[share] * width] * height), None
         wide = torch.stack([share] * width, -1).reshape(*outer, rows, 1, columns * width)
         whole = wide.expand(*outer, rows, height, columns * width)
@@ -111,32 +134,38 @@ class _AveragePool(torch.autograd.Function):
 
 
 class _MaxPool(torch.autograd.Function):
-    """The largest pixel of each window, and which one it is."""
+    """The largest pixel of each window, and which one it is; ``or_zero``: or 0, if none is more.
+
+    That is ReLU first: it leaves the largest pixel where it is, or none that a slope goes back to.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
+    def forward(x: Tensor, kernel: Kernel, or_zero: bool) -> tuple[Tensor, Tensor]:
         best, *others = _windows(x, kernel)
         place = torch.zeros_like(best, dtype=torch.uint8)
-        for i, pixels in enumerate(others, 1):
+        if or_zero:
+            others = [best, *others]
+            best, place = torch.zeros_like(best), place + len(others)
+        for i, pixels in enumerate(others, 0 if or_zero else 1):
             place = torch.where(pixels > best, i, place)  # the first of equals, as in PyTorch
             best = torch.maximum(best, pixels)
-        return best, place
+        return (kept(best), kept(place)) if for_gpu(x) else (best, place)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        x, ctx.kernel = inputs
+        x, ctx.kernel, _ = inputs
         ctx.image = x.shape[-2:]
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(output[1])
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         """Each window's largest pixel gets its gradient."""
         (place,), (height, width) = ctx.saved_tensors, ctx.kernel
         *outer, rows, columns = gradient.shape
-        if gradient.is_cuda:  # every pixel looks it up: that can be fused with what comes next
+        if for_gpu(gradient):  # every pixel looks it up: that can be fused with what comes next
             pixel = torch.arange(height * width, dtype=torch.uint8, device=place.device)
             chosen = place[..., None, :, None] == pixel.view(height, 1, width)
             slope = torch.where(chosen, gradient[..., None, :, None], 0)
@@ -145,7 +174,9 @@ class _MaxPool(torch.autograd.Function):
             parts = [torch.where(place == i, gradient, 0) for i in range(height * width)]
             slope = _interleaved([parts[i : i + width] for i in range(0, len(parts), width)])
         left_over = ctx.image[1] - columns * width, ctx.image[0] - rows * height
-        return (F.pad(slope, (0, left_over[0], 0, left_over[1])) if any(left_over) else slope), None
+        if any(left_over):
+            slope = F.pad(slope, (0, left_over[0], 0, left_over[1]))
+        return slope, None, None
 
 
 def _windows(x: Tensor, kernel: Kernel) -> list[Tensor]:
