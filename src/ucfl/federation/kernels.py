@@ -62,6 +62,42 @@ def few_channels(x, w, y, parts, N, U, xn, xu, xc, xh, xw, yn, yu, yc, yh, yw,
 
 
 @triton.jit
+def few_taps(x, w, y, parts, N, U, xn, xu, xc, xh, xw, yn, yu, yc, yh, yw,
+             CI: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CO: tl.constexpr,
+             KH: tl.constexpr, KW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+             SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+             DH: tl.constexpr, DW: tl.constexpr,
+             BC: tl.constexpr, BP: tl.constexpr, STATISTICS: tl.constexpr):  # fmt: skip
+    """:func:`few_channels` with k so short that a product of matrices would be mostly padding."""
+    K: tl.constexpr = CI * KH * KW
+    u, tile = (tl.program_id(0) % U).to(tl.int64), tl.program_id(0) // U
+    p = tile * BP + tl.arange(0, BP)
+    co = tl.program_id(1) * BC + tl.arange(0, BC)
+    n, r = p // (OH * OW), p % (OH * OW)
+    top, left = (r // OW) * SH - PH, (r % OW) * SW - PW
+    base = x + u * xu + n.to(tl.int64) * xn + top * xh + left * xw
+    inside = n < N
+    acc = tl.zeros((BP, BC), dtype=tl.float32)
+    for k in tl.static_range(K):
+        down, right = k % (KH * KW) // KW * DH, k % KW * DW
+        ok = inside
+        if PH > 0 or PW > 0:
+            ih, iw = top + down, left + right
+            ok = ok & (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
+        pixel = tl.load(base + (k // (KH * KW) * xc + down * xh + right * xw), mask=ok, other=0.0)
+        weight = tl.load(w + (u * CO + co) * K + k, mask=co < CO, other=0.0)
+        acc += pixel.to(tl.float32)[:, None] * weight.to(tl.float32)[None, :]
+    out = y + u * yu + n.to(tl.int64) * yn + (r // OW) * yh + (r % OW) * yw
+    tl.store(out[:, None] + (co * yc)[None, :], acc, mask=inside[:, None] & (co < CO)[None, :])
+    if STATISTICS:
+        mean = tl.sum(acc, 0) / tl.sum(inside.to(tl.float32))
+        difference = tl.where(inside[:, None], acc - mean[None, :], 0.0)
+        at = parts + ((tile * U + u) * CO + co) * 2
+        tl.store(at, mean, mask=co < CO)
+        tl.store(at + 1, tl.sum(difference * difference, 0), mask=co < CO)
+
+
+@triton.jit
 def many_channels(x, w, y, parts, N, U, xn, xu, xc, xh, xw, yn, yu, yc, yh, yw,
                   CI: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CO: tl.constexpr,
                   KH: tl.constexpr, KW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
@@ -221,7 +257,7 @@ def weight_gradient(g, x, dw, N, U, gn, gu, gc, gh, gw, xn, xu, xc, xh, xw,
     acc = tl.zeros((BC, BK), dtype=tl.float32)
     for p0 in tl.range(0, EACH * OH * OW, BP, num_stages=STAGES):
         p = p0 + tl.arange(0, BP)
-        n, r = p // (OH * OW), p % (OH * OW)
+        n, r = (p // (OH * OW)).to(tl.int64), p % (OH * OW)
         oh, ow = r // OW, r % OW
         inside = n < images
         gs = g + (n * gn + oh * gh + ow * gw)[:, None] + (co * gc)[None, :]

@@ -139,10 +139,9 @@ class _Normalised(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, real, mean, var, count = ctx.saved_tensors
-        across = [0, *range(2, x.dim())]
         scale = torch.rsqrt(var + ctx.eps)
         difference = x - _along(mean, x)
-        beside, along = g.sum(across), (g * difference).sum(across) * scale
+        beside, along = _summed(g), _summed(g * difference) * scale
         common = _scaled(difference, _once(scale * along / count), _once(beside / count))
         if real is not None:
             common = common * real
@@ -165,6 +164,19 @@ def _scaled(x: Tensor, factor: Tensor, bias: Tensor | None = None) -> Tensor:
     """Each channel times its factor, plus its bias."""
     x = x * _along(factor, x)
     return x if bias is None else x + _along(bias, x)
+
+
+#: Pixels of an image from which on a GPU sums image by image. Else PyTorch's compiler sums parts
+#: that begin anywhere in one, and finding every pixel's place then costs more than adding it.
+LARGE_IMAGE = 512
+
+
+def _summed(x: Tensor) -> Tensor:
+    """Each channel's sum."""
+    image = [*range(2, x.dim())]
+    if for_gpu(x) and x[0, 0].numel() >= LARGE_IMAGE:
+        return x.sum(image).sum(0)
+    return x.sum([0, *image])
 
 
 def _along(values: Tensor, x: Tensor) -> Tensor:
