@@ -99,6 +99,16 @@ def test_what_is_promised_about_shapes_and_strides_is_kept():
             torch.library.opcheck(operation, arguments, test_utils="test_faketensor")
 
 
+def test_statistics_stay_precise_when_the_first_images_are_unlike_the_rest():
+    x = torch.randn(40, USERS, 20, 20, device=DEVICE)
+    x[0] += 1000
+    w = torch.ones(USERS * 16, 1, 1, 1, device=DEVICE)
+    y, *found = operations.few_channels_measured(x, w, [1, 1], [0, 0], [1, 1], USERS)
+    expected = torch.var_mean(y.double(), (0, 2, 3), correction=0)
+    for mine, reference in zip(found, expected, strict=True):
+        assert close(mine.double(), reference, rtol=1e-5)
+
+
 CHANNELS = [(1, 6), (2, 40), (16, 20), (40, 64)]
 
 
@@ -122,9 +132,12 @@ def test_convolutions_measure_what_comes_out_of_them(inputs, outputs):
 
 
 def measured_or_not(after, **options):
-    """A convolution and statistics of it, for all users at once, with and without the pass."""
-    x, w = torch.randn(USERS, EXAMPLES, 2, 6, 5), torch.randn(USERS, 20, 2, 3, 3)
-    b, c = torch.randn(USERS, 20), torch.randn(USERS, 4)
+    """A convolution and statistics of it, for all users at once, with and without the pass.
+
+    Returns whether it was measured.
+    """
+    x, w = torch.randn(USERS, EXAMPLES, 2, 7, 22), torch.randn(USERS, 20, 2, 3, 3)
+    b, c = torch.randn(USERS, 20), torch.randn(USERS, 5)
 
     def user(x, w, b, c):
         y = after(nn.functional.conv2d(x, w, b), c)
@@ -140,11 +153,17 @@ def measured_or_not(after, **options):
     traced[1].recompile()
     for mine, reference in zip(traced[1](*given), traced[0](*given), strict=True):
         assert close(mine, reference, atol=1e-4)
-    return "_measured" in traced[1].code, "var_mean" in traced[1].code
+    assert ("_measured" in traced[1].code) != ("var_mean" in traced[1].code)
+    return "_measured" in traced[1].code
 
 
 def test_a_normalisation_has_its_convolution_measure():
-    assert measured_or_not(lambda y, c: y) == (True, False)
+    assert measured_or_not(lambda y, c: y)
+
+
+def sliced(y, c):
+    y[:, 0] *= 3
+    return y
 
 
 def test_other_statistics_are_left_alone():
@@ -157,8 +176,33 @@ def test_other_statistics_are_left_alone():
         {"after": lambda y, c: 2 * y},
         {"after": lambda y, c: y.transpose(1, 2)},
         {"after": lambda y, c: torch.add(y, y, alpha=2)},
+        {"after": lambda y, c: y.relu_()},
+        {"after": sliced},
     ):
-        assert measured_or_not(**case) == (False, True)
+        assert not measured_or_not(**case)
+
+
+def test_a_bias_goes_where_the_mean_is_taken_away_and_only_there():
+    """Images are as wide as they have channels: a mean along columns is something else."""
+
+    def less(shape):
+        def user(x, w, b):
+            y = nn.functional.conv2d(x, w, b)
+            return y - torch.var_mean(y, (0, 2, 3), correction=0)[1].view(shape)
+
+        return vmap(user)
+
+    x, w = torch.randn(USERS, EXAMPLES, 2, 7, 22), torch.randn(USERS, 20, 2, 3, 3)
+    given = [t.to(DEVICE) for t in (x, w, torch.randn(USERS, 20))]
+    for shape, left in (((1, -1, 1, 1), 0), ((1, 1, 1, -1), 2)):
+        graph = make_fx(less(shape), convolution.DECOMPOSITIONS, tracing_mode="fake")(*given)
+        expected = graph(*given)
+        passes.measure(graph.graph)
+        graph.graph.eliminate_dead_code()
+        graph.recompile()
+        assert close(graph(*given), expected, atol=1e-4)
+        added = [node for node in graph.graph.nodes if node.target is torch.ops.aten.add.Tensor]
+        assert len(added) == left  # to the images and to their mean
 
 
 class Normalised(nn.Module):
@@ -173,7 +217,7 @@ class Normalised(nn.Module):
     def forward(self, x):
         h = self.first(x)
         h = nn.functional.max_pool2d(self.before(h).relu() + 0.1 * h, 2)
-        h = self.after(self.second(h)).relu()
+        h = self.after(self.second(h).relu_()).relu()
         return self.last(nn.functional.max_pool2d(h, 2).amax((2, 3)))
 
 

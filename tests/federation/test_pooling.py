@@ -69,6 +69,22 @@ def test_max_pooling_by_windows_is_pytorchs(size, kernel, options, relu):
         assert torch.equal(ours, theirs)
 
 
+def test_windows_of_one_pixel_are_no_view_of_the_image():
+    x = few_values(3, 4, 6, 6)
+    with Pooling():
+        for stride in (None, (), [], 1):
+            image = 1 * x
+            torch.max_pool2d(image, [1, 1], *([] if stride is None else [stride])).zero_()
+            assert torch.equal(image, x)
+
+
+def test_what_cannot_be_learnt_from_is_pooled_as_well():
+    x = few_values(3, 4, 6, 6)
+    with torch.inference_mode(), Pooling():
+        ours = F.max_pool2d(F.relu(2 * x), 2)
+    assert torch.equal(ours, F.max_pool2d(F.relu(2 * x), 2))
+
+
 def test_places_are_given_as_pytorch_gives_them():
     x = few_values(3, 4, 6, 6)
     with Pooling():
@@ -85,6 +101,18 @@ def changed(x):
     return out, h
 
 
+def without_slope(x):
+    with torch.no_grad():
+        out = F.relu(x)
+    return out, x
+
+
+def cut_off(x):
+    out = F.relu(1 * x)
+    out.detach_()
+    return out, x
+
+
 RECTIFIED = {
     "layer": (lambda x: (nn.ReLU()(x), 0), True),
     "method": (lambda x: (x.relu(), 0), True),
@@ -93,12 +121,14 @@ RECTIFIED = {
     "used twice": (lambda x: (y := F.relu(x), y), True),
     "in place": (lambda x: (nn.ReLU(inplace=True)(1 * x), 0), False),
     "changed": (changed, False),
+    "without slope": (without_slope, False),
+    "cut off": (cut_off, False),
 }
 
 
 @pytest.mark.parametrize("case", RECTIFIED)
 def test_a_maximum_of_relu_is_pytorchs_and_taken_of_windows(case, monkeypatch):
-    """Not of every pixel, unless what went into ReLU was changed since."""
+    """Not of every pixel, unless what went into ReLU was changed since, or has no slope."""
     rectified, of_windows = RECTIFIED[case]
     seen = []
     apply = _MaxPool.apply

@@ -150,24 +150,28 @@ def combined_statistics(parts, var, mean, TILES, CHANNELS, PIXELS, EACH,
                         BT: tl.constexpr, BC: tl.constexpr):  # fmt: skip
     """Variances and means over all PIXELS, of parts that are over tiles of EACH of them.
 
-    σ² = Σ_tile (q + n (μ_tile − μ)²) / PIXELS, with a tile's n, mean and squared differences q;
-    taken from the first tile's mean, which is near, instead of μ, which is not known yet.
+    Two groups of n and k with means μ, ν and squared differences q, r are one with
+    q + r + (μ − ν)² n k / (n + k): tile after tile in every lane, then over lanes.
     """
     c = tl.program_id(0) * BC + tl.arange(0, BC)
-    near = tl.load(parts + c * 2, mask=c < CHANNELS, other=0.0)
-    away = tl.zeros((BT, BC), dtype=tl.float32)
+    pixels = tl.zeros((BT, 1), dtype=tl.float32)
+    means = tl.zeros((BT, BC), dtype=tl.float32)
     squares = tl.zeros((BT, BC), dtype=tl.float32)
     for t0 in range(0, TILES, BT):
         t = t0 + tl.arange(0, BT)
-        number = tl.minimum(tl.maximum(PIXELS - t * EACH, 0), EACH)[:, None]
+        more = tl.minimum(tl.maximum(PIXELS - t * EACH, 0), EACH)[:, None].to(tl.float32)
         ok = (t < TILES)[:, None] & (c < CHANNELS)[None, :]
         at = parts + (t[:, None] * CHANNELS + c[None, :]) * 2
-        difference = tl.load(at, mask=ok, other=0.0) - near[None, :]
-        away += number * difference
-        squares += tl.load(at + 1, mask=ok, other=0.0) + number * difference * difference
-    shift = tl.sum(away, 0) / PIXELS
-    tl.store(mean + c, near + shift, mask=c < CHANNELS)
-    tl.store(var + c, tl.sum(squares, 0) / PIXELS - shift * shift, mask=c < CHANNELS)
+        away = tl.load(at, mask=ok, other=0.0) - means
+        share = more / tl.maximum(pixels + more, 1.0)
+        squares += tl.load(at + 1, mask=ok, other=0.0) + away * away * (pixels * share)
+        means += away * share
+        pixels += more
+    whole = tl.sum(means * pixels, 0) / PIXELS
+    away = means - whole[None, :]
+    total = tl.sum(squares + away * away * pixels, 0)
+    tl.store(mean + c, whole, mask=c < CHANNELS)
+    tl.store(var + c, total / PIXELS, mask=c < CHANNELS)
 
 
 @triton.jit

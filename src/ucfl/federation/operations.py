@@ -48,15 +48,16 @@ def _few_channels(
     (n, _, h, w_), (filters, ci, kh, kw) = x.shape, w.shape
     y = _few_channels_out(x, w, stride, padding, dilation, groups)
     co, k, (oh, ow) = filters // groups, ci * kh * kw, y.shape[2:]
-    short = k <= 16 and co >= MANY
-    bc, bp = (
-        (_block(co, 32), 32 if measured else 128) if short else (_block(co), 128 if k <= 16 else 64)
-    )
+    few_taps = k <= 16 and co >= MANY
+    if few_taps:
+        bc, bp = _block(co, 32), 32 if measured else 128
+    else:
+        bc, bp = _block(co), 128 if k <= 16 else 64
     parts = _parts(y, bp) if measured else y
     places = x, w.contiguous(), y, parts, n, groups, *_strides(x, groups), *_strides(y, groups)
     sizes = ci, h, w_, co, kh, kw, oh, ow, *stride, *padding, *dilation
     grid = (groups * triton.cdiv(n * oh * ow, bp), triton.cdiv(co, bc))
-    if short:
+    if few_taps:
         kernels.few_taps[grid](*places, *sizes, bc, bp, measured, num_warps=bp // 32)
     else:
         rest = bc, bp, _block(k, 32), _precision(), measured

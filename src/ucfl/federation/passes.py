@@ -111,8 +111,10 @@ def measure(graph: torch.fx.Graph) -> None:
 
     Batch normalisation asks for every channel's variance and mean, and would read all images again.
     A bias between them only moves the mean, and not what is left when the mean is taken away.
+    Where anything is written to in between, nothing is changed.
     """
     view, add = torch.ops.aten.view.default, torch.ops.aten.add.Tensor
+    written = _written(graph)
     for node in [node for node in graph.nodes if node.target is torch.ops.aten.var_mean.correction]:
         given: Any = node.args[0]
         shifted = given.target is add and not given.kwargs
@@ -121,7 +123,10 @@ def measure(graph: torch.fx.Graph) -> None:
         if source is None or {*node.args[1]} != {1, 3, 4} or node.kwargs != {"correction": 0}:
             continue
         users, _, channels, *_ = _shape(images)
-        if shifted and _shape(bias) != (users, 1, channels, 1, 1):
+        per_channel = users, 1, channels, 1, 1
+        if shifted and _shape(bias) != per_channel:
+            continue
+        if written & {_owner(it) for it in (given, images, bias) if it is not None}:
             continue
         name = source.target._opname + "_measured"
         with graph.inserting_before(source):
@@ -137,31 +142,36 @@ def measure(graph: torch.fx.Graph) -> None:
         for user in [*node.users]:
             user.replace_all_uses_with((var, moved)[user.args[1]])
         for user in [*given.users] if shifted else []:
-            less = user.target is torch.ops.aten.sub.Tensor and not user.kwargs
-            if less and _is_view_of(user.args[1], moved):
+            if _is_less(user, moved, per_channel):
                 with graph.inserting_before(user):
-                    along = graph.call_function(view, (mean, user.args[1].args[1]))
+                    along = graph.call_function(view, (mean, [*per_channel]))
                 user.args = (images, along)
 
 
-def _is_view_of(value: Any, source: torch.fx.Node) -> bool:
-    viewed = isinstance(value, torch.fx.Node) and value.target is torch.ops.aten.view.default
-    return viewed and value.args[0] is source
+def _is_less(node: torch.fx.Node, mean: torch.fx.Node, shape: tuple[int, ...]) -> bool:
+    """Whether the node is something without this mean, taken in this shape."""
+    if node.target is not torch.ops.aten.sub.Tensor or node.kwargs:
+        return False
+    taken: Any = node.args[1]
+    seen = isinstance(taken, torch.fx.Node) and taken.target is torch.ops.aten.view.default
+    return seen and taken.args[0] is mean and _shape(taken) == shape
 
 
 def _convolution_of(images: Any) -> Any:
     """Which of our convolutions made these [users, examples, channels, height, width], if any."""
-    if not isinstance(images, torch.fx.Node) or images.meta["val"].dtype != torch.float32:
+    turned = isinstance(images, torch.fx.Node) and images.target is torch.ops.aten.permute.default
+    if not turned or images.args[1] != [1, 0, 2, 3, 4]:
         return None
-    view: Any = images.args[0] if images.args else None
-    turned = images.target is torch.ops.aten.permute.default and images.args[1] == [1, 0, 2, 3, 4]
-    if not turned or view.target is not torch.ops.aten.view.default:
+    view = images.args[0]
+    if view.target is not torch.ops.aten.view.default:
         return None
-    source = view.args[0]
+    source, (n, users, channels, *size) = view.args[0], _shape(view)
     known = str(source.target) in ("ucfl.few_channels.default", "ucfl.many_channels.default")
-    beside = known and _shape(view)[1] * _shape(view)[2] == _shape(source)[1]
-    return source if beside else None
+    beside = known and _shape(source) == (n, users * channels, *size)
+    return source if beside and source.meta["val"].dtype == torch.float32 else None
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    return tuple(value.meta["val"].shape) if isinstance(value, torch.fx.Node) else ()
+    """Of a traced tensor; of none where it is not known."""
+    known = isinstance(value, torch.fx.Node) and "val" in value.meta
+    return tuple(value.meta["val"].shape) if known else ()

@@ -70,7 +70,7 @@ def _largest(
     return_indices: bool = False,
 ) -> Tensor | None:
     kernel = _pair(kernel_size)
-    if kernel[0] * kernel[1] > LARGEST_WINDOW or return_indices or ceil_mode:
+    if not 1 < kernel[0] * kernel[1] <= LARGEST_WINDOW or return_indices or ceil_mode:
         return None
     if not _plain(kernel, stride, padding, dilation):
         return None
@@ -81,17 +81,23 @@ def _largest(
 
 
 def _relu(input: Tensor, inplace: bool = False) -> Tensor | None:  # noqa: A002
-    if inplace:
+    if inplace or input.is_inference():  # which has no version
         return None
     out = torch.relu(input)
-    out._before_relu = input, input._version, out._version  # type: ignore[attr-defined]
+    out._before_relu = input, _state(input, out)  # type: ignore[attr-defined]
     return out
 
 
 def _before_relu(x: Tensor) -> Tensor | None:
     """What went into the ReLU that x came from, unless one of them was changed since."""
-    before, *versions = getattr(x, "_before_relu", (None,))
-    return before if before is not None and versions == [before._version, x._version] else None
+    before, state = getattr(x, "_before_relu", (None, None))
+    return before if before is not None and state == _state(before, x) else None
+
+
+def _state(before: Tensor, after: Tensor) -> tuple[object, ...]:
+    """What changes when something is written to, or no slope goes from one to the other."""
+    slopes = torch.is_grad_enabled(), before.requires_grad, after.requires_grad
+    return before._version, after._version, *slopes
 
 
 OURS: dict[Any, Callable[..., Tensor | None]] = {
@@ -200,7 +206,7 @@ def _interleaved(windows: list[list[Tensor]]) -> Tensor:
 
 def _plain(kernel: Kernel, stride: Any, padding: Any, dilation: Any) -> bool:
     """Whether windows lie side by side from the corner on."""
-    beside = stride is None or stride == [] or _pair(stride) == kernel
+    beside = stride in (None, [], ()) or _pair(stride) == kernel
     return beside and _pair(padding) == (0, 0) and _pair(dilation) == (1, 1)
 
 
