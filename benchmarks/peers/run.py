@@ -49,7 +49,11 @@ PEERS = {
 
 
 class Failed(Exception):  # noqa: N818 (it is kept, not raised to anybody)
-    """A program that gave no time, and why."""
+    """A program that failed, why, and what it had printed until then."""
+
+    def __init__(self, why: str, out: str = "") -> None:
+        super().__init__(why)
+        self.out = out
 
 
 def call(command: list[str], seconds: float) -> str:
@@ -71,7 +75,7 @@ def call(command: list[str], seconds: float) -> str:
         process.communicate()
         raise Failed(f"no result within {seconds:.0f} s") from None
     if process.returncode:
-        raise Failed((errors.strip().splitlines() or ["no words"])[-1])
+        raise Failed((errors.strip().splitlines() or ["no words"])[-1], out)
     return out
 
 
@@ -90,16 +94,23 @@ def python_of(one: Contestant) -> str:
 
 
 def turn(one: Contestant, sizes: list[str], seconds: float) -> dict[str, Any]:
-    """One run of a contestant's script: what it printed, and how busy the machine was."""
+    """One run of a contestant's script: what it printed, and how busy the machine was.
+
+    A time that was printed counts, also of a program that dies after it: two Gloo processes may.
+    """
     command = [python_of(one)]
     if one.processes > 1:
         command += ["-m", "torch.distributed.run", f"--nproc-per-node={one.processes}"]
     load = os.getloadavg()[0]
-    out = call([*command, f"with_{one.environment}.py", *sizes, *one.options], seconds)
+    died = None
+    try:
+        out = call([*command, f"with_{one.environment}.py", *sizes, *one.options], seconds)
+    except Failed as failure:
+        out, died = failure.out, failure
     lines = [line for line in out.splitlines() if line.startswith('{"library"')]
     if not lines:
-        raise Failed("it printed no result")
-    return {**json.loads(lines[-1]), "load": round(load, 2)}
+        raise died or Failed("it printed no result")
+    return {**json.loads(lines[-1]), "load": round(load, 2), "died": died is not None}
 
 
 def measured(
@@ -127,6 +138,7 @@ def measured(
         | {"torch": [ours["torch"], theirs["torch"]]},
         processes=[pair["ucfl"].processes, peer.processes],
         moved=[ours["moved"], theirs["moved"]],
+        died_after_it=[sum(one["died"] for one in turns[who]) for who in pair],
         all_seconds=times["ucfl"],
         all_seconds_against=times[name],
         load=[one["load"] for one in turns["ucfl"] + turns[name]],
