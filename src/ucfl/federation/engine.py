@@ -10,8 +10,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (PyTorch's own convention)
@@ -21,6 +20,7 @@ from torch.func import functional_call, grad, vmap
 from ucfl.errors import UcflError
 from ucfl.federation import evaluation
 from ucfl.federation.batches import Batch, Plan, passes
+from ucfl.federation.chunks import Chunks
 from ucfl.federation.gradients import Gradients, measure
 from ucfl.federation.graphs import Function, Graph
 from ucfl.federation.layers import KeyedDropout, adapt
@@ -30,8 +30,6 @@ from ucfl.federation.precision import Precision, computing
 from ucfl.federation.rows import Rows
 from ucfl.federation.training import LocalTraining, Pull
 from ucfl.users import Split, Users
-
-Result = TypeVar("Result")
 
 #: Steps in a round from which on they are traced; fewer do not pay for the tracing.
 WORTH_TRACING = 16
@@ -81,10 +79,12 @@ class Federation:
         self.compiled = compiled
         steps = int(self.steps_of(self.training).sum())
         self._traced = not plain and self.device.type in ("cpu", "cuda") and steps >= WORTH_TRACING
+        # Only traced steps are free of state, so only those may run at the same time.
+        threaded = self._traced and self.device.type == "cpu"
+        self.chunks = Chunks(self.m, self.chunk, self.device, plain=plain, threaded=threaded)
         # On a GPU a step's graph cuts its own batch: one launch, and nothing for Python to do.
         self.whole_steps = self._traced and self.device.type == "cuda"
         self._graphs: dict[Any, Graph] = {}
-        self._parts: dict[int, list[tuple[Tensor, int]]] = {}
         self._plans: dict[tuple[Tensor, LocalTraining], Plan] = {}
         self._lock = threading.Lock()
         self.equal_size = int(self.sizes[0]) if (self.sizes == self.sizes[0]).all() else None
@@ -149,7 +149,7 @@ class Federation:
         def trained(users: Tensor) -> Tensor:
             return train_chunk(self, theta, users, t, pull, training, example_weights)
 
-        return torch.cat(self.over_chunks(trained))
+        return torch.cat(self.chunks.over(trained))
 
     def steps_of(self, training: LocalTraining) -> Tensor:
         """K_i: how many steps each user takes in a round."""
@@ -175,28 +175,6 @@ class Federation:
         """
         return measure(self, theta, self.variance_batch if batch is None else batch)
 
-    def over_chunks(
-        self, function: Callable[[Tensor], Result], chunk: int | None = None
-    ) -> list[Result]:
-        """A function of some users, for all of them; what it returns has users first.
-
-        On a CPU, chunks are shared out to threads that compute with one core each: small models
-        keep cores busier that way, and a user's bits do not depend on the number of cores. (Only
-        traced steps are free of state, so only those may run at the same time.)
-        """
-        parts = self.chunks(chunk)
-        threads = torch.get_num_threads()
-        shared = self._traced and self.device.type == "cpu" and threads > 1
-        if not shared or len(parts) == 1:
-            return [_first(function(users), real) for users, real in parts]
-        torch.set_num_threads(1)
-        try:
-            with ThreadPoolExecutor(min(threads, len(parts))) as pool:
-                results = list(pool.map(lambda part: function(part[0]), parts))
-        finally:
-            torch.set_num_threads(threads)
-        return [_first(result, real) for result, (_, real) in zip(results, parts, strict=True)]
-
     def plan(self, users: Tensor, training: LocalTraining) -> Plan:
         """What one of the chunks does in every round, made once: a GPU would wait for it."""
         key = users, training
@@ -204,25 +182,6 @@ class Federation:
             batch, steps = torch.full_like(users, training.batch), self.steps_of(training)[users]
             self._plans[key] = Plan.of(self.users, users, batch, steps)
         return self._plans[key]
-
-    def chunks(self, chunk: int | None = None) -> list[tuple[Tensor, int]]:
-        """Users to compute together, and how many of them are real.
-
-        All chunks are equally long, filled up with copies of their last user: a graph serves them
-        all. Nor is a user ever stacked alone, since backends compute one model with other kernels
-        than several, and rounding differences grow from round to round. With two or more, the bits
-        of a user's result were the same for every chunk with LeNet-5 and VGG on the CPUs tried.
-        """
-        chunk = min(chunk or self.chunk, self.m)
-        if chunk not in self._parts:
-            everyone = torch.arange(self.m, device=self.device)
-            alone = self.plain or chunk == self.chunk == 1
-            even = 1 if alone else max(2, -(-self.m // -(-self.m // chunk)))
-            self._parts[chunk] = [
-                (torch.cat([users, users[-1:].expand(even - len(users))]), len(users))
-                for users in everyone.split(even)
-            ]
-        return self._parts[chunk]
 
     def graph(
         self, kind: Any, function: Function, *arguments: Tensor | None, carried: int = 0
@@ -374,10 +333,3 @@ class Federation:
                 f"the model gives outputs of shape {tuple(out.shape[1:])} for data with "
                 f"{self.users.classes} classes."
             )
-
-
-def _first(result: Result, real: int) -> Result:
-    """The first users of a tensor, or of a tuple of tensors."""
-    if isinstance(result, tuple):
-        return tuple(part[:real] for part in result)  # type: ignore[return-value]
-    return result[:real]  # type: ignore[index,no-any-return]

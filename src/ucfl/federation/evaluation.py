@@ -42,7 +42,7 @@ def outputs(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
         ]
         return torch.cat(parts, dim=1)
 
-    return torch.cat(fed.over_chunks(chunk))
+    return torch.cat(fed.chunks.over(chunk))
 
 
 def example_losses(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
@@ -118,7 +118,7 @@ def _per_user(
             )[0]
         return total
 
-    return torch.cat(fed.over_chunks(chunk))
+    return torch.cat(fed.chunks.over(chunk))
 
 
 def longer(examples: Tensor, length: int) -> Tensor:

@@ -41,7 +41,7 @@ def measure(fed: Federation, theta: Tensor, batch: float) -> Gradients:
     n_k = torch.minimum(n_k.clamp(min=1), sizes)
     widest = int(n_k.max())
     at_once = max(1, fed.chunk * fed.training.batch // widest)
-    parts = fed.over_chunks(
+    parts = fed.chunks.over(
         lambda users: _measure_chunk(fed, theta, users, n_k[users], widest), at_once
     )
     full, variances = (torch.cat(part) for part in zip(*parts, strict=True))

@@ -153,5 +153,5 @@ class Step:
                 state = fed.graph(kind, descent, *state, *fixed, carried=2)
             return torch.cat(state, 1)
 
-        after = torch.cat(fed.over_chunks(stepped))
+        after = torch.cat(fed.chunks.over(stepped))
         return after if self.idle is None else torch.where(self.idle, theta, after)
