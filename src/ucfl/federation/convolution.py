@@ -66,26 +66,11 @@ def weight_gradient(
 
 
 def _stored(x: Tensor, channels: int) -> Tensor:
-    """x as it lies best for so many channels a user; see :data:`MANY`.
-
-    PyTorch's compiler stores what is taken like this, once; it would compute and store it anew for
-    every operation. (It stores no gaps, so there must be none in what is taken.)
-    """
+    """x, stored once, as it lies best for so many channels a user; see :data:`MANY`."""
     if channels >= MANY:
         x = x.contiguous(memory_format=torch.channels_last)
-    elif not _dense(x):
-        x = x.contiguous()
-    return x.as_strided(x.shape, x.stride())
-
-
-def _dense(x: Tensor) -> bool:
-    """Whether x lies in memory without gaps or overlaps, in whatever order."""
-    expected = 1
-    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return True
+    stored: Tensor = torch.ops.ucfl.kept(x)
+    return stored
 
 
 def _suits(x: Tensor, transposed: bool, groups: int) -> bool:

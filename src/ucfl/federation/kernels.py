@@ -14,6 +14,20 @@ import triton.language as tl
 
 
 @triton.jit
+def measured(parts, acc, inside, tile, u, co, U, CO: tl.constexpr, PIXELS: tl.constexpr):
+    """parts[tile, u, co]: the mean over the tile's pixels, and the squared differences from it.
+
+    ``PIXELS`` is the axis of ``acc`` that they are, for :func:`combined_statistics`.
+    """
+    mean = tl.sum(acc, PIXELS) / tl.sum(inside.to(tl.float32))
+    away = acc - tl.expand_dims(mean, PIXELS)
+    away = tl.where(tl.expand_dims(inside, 1 - PIXELS), away, 0.0)
+    at = parts + ((tile * U + u) * CO + co) * 2
+    tl.store(at, mean, mask=co < CO)
+    tl.store(at + 1, tl.sum(away * away, PIXELS), mask=co < CO)
+
+
+@triton.jit
 def few_channels(x, w, y, parts, N, U, xn, xu, xc, xh, xw, yn, yu, yc, yh, yw,
                  CI: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CO: tl.constexpr,
                  KH: tl.constexpr, KW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
@@ -23,8 +37,7 @@ def few_channels(x, w, y, parts, N, U, xn, xu, xc, xh, xw, yn, yu, yc, yh, yw,
                  PRECISION: tl.constexpr, STATISTICS: tl.constexpr):  # fmt: skip
     """y[n, u, co, r] = Σ_k w[u, co, k] x[n, u, k shifted by r], k = (ci, kh, kw): few channels.
 
-    With ``STATISTICS``, parts[tile, u, co] has the mean over the tile's pixels and the sum of
-    squared differences from it, for :func:`combined_statistics`.
+    With ``STATISTICS``, every tile is :func:`measured`.
     """
     K: tl.constexpr = CI * KH * KW
     u, tile = (tl.program_id(0) % U).to(tl.int64), tl.program_id(0) // U
@@ -54,11 +67,7 @@ def few_channels(x, w, y, parts, N, U, xn, xu, xc, xh, xw, yn, yu, yc, yh, yw,
     ok = inside[None, :] & (co < CO)[:, None]
     tl.store(out[None, :] + (co * yc)[:, None], acc, mask=ok)
     if STATISTICS:
-        mean = tl.sum(acc, 1) / tl.sum(inside.to(tl.float32))
-        difference = tl.where(inside[None, :], acc - mean[:, None], 0.0)
-        at = parts + ((tile * U + u) * CO + co) * 2
-        tl.store(at, mean, mask=co < CO)
-        tl.store(at + 1, tl.sum(difference * difference, 1), mask=co < CO)
+        measured(parts, acc, inside, tile, u, co, U, CO, 1)
 
 
 @triton.jit
@@ -90,11 +99,7 @@ def few_taps(x, w, y, parts, N, U, xn, xu, xc, xh, xw, yn, yu, yc, yh, yw,
     out = y + u * yu + n.to(tl.int64) * yn + (r // OW) * yh + (r % OW) * yw
     tl.store(out[:, None] + (co * yc)[None, :], acc, mask=inside[:, None] & (co < CO)[None, :])
     if STATISTICS:
-        mean = tl.sum(acc, 0) / tl.sum(inside.to(tl.float32))
-        difference = tl.where(inside[:, None], acc - mean[None, :], 0.0)
-        at = parts + ((tile * U + u) * CO + co) * 2
-        tl.store(at, mean, mask=co < CO)
-        tl.store(at + 1, tl.sum(difference * difference, 0), mask=co < CO)
+        measured(parts, acc, inside, tile, u, co, U, CO, 0)
 
 
 @triton.jit
@@ -138,11 +143,7 @@ def many_channels(x, w, y, parts, N, U, xn, xu, xc, xh, xw, yn, yu, yc, yh, yw,
     ok = inside[:, None] & (co < CO)[None, :]
     tl.store(out[:, None] + (co * yc)[None, :], acc, mask=ok)
     if STATISTICS:
-        mean = tl.sum(acc, 0) / tl.sum(inside.to(tl.float32))
-        difference = tl.where(inside[:, None], acc - mean[None, :], 0.0)
-        at = parts + ((tile * U + u) * CO + co) * 2
-        tl.store(at, mean, mask=co < CO)
-        tl.store(at + 1, tl.sum(difference * difference, 0), mask=co < CO)
+        measured(parts, acc, inside, tile, u, co, U, CO, 0)
 
 
 @triton.jit

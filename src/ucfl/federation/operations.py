@@ -39,7 +39,8 @@ def few_channels_measured(
     x: Tensor, w: Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """:func:`few_channels`, and the variance and mean of each channel that comes out."""
-    return _few_channels(x, w, stride, padding, dilation, groups, measured=True)  # type: ignore[return-value]
+    y, var, mean = _few_channels(x, w, stride, padding, dilation, groups, measured=True)
+    return y, var, mean
 
 
 def _few_channels(
@@ -87,7 +88,8 @@ def many_channels_measured(
     x: Tensor, taps: Tensor, stride: Ints, padding: Ints, dilation: Ints
 ) -> tuple[Tensor, Tensor, Tensor]:
     """:func:`many_channels`, and the variance and mean of each channel that comes out."""
-    return _many_channels(x, taps, stride, padding, dilation, measured=True)  # type: ignore[return-value]
+    y, var, mean = _many_channels(x, taps, stride, padding, dilation, measured=True)
+    return y, var, mean
 
 
 def _many_channels(
