@@ -197,10 +197,10 @@ class KeyedDropout(nn.Module):
         """Zero a share p of the elements (or channels) and scale up the rest."""
         if not self.training or self.p == 0:
             return x
-        kept = x.shape[:2] if self._whole_channels else x.shape
-        place = torch.arange(kept.numel(), device=x.device).view(kept)
+        drawn = x.shape[:2] if self._whole_channels else x.shape
+        place = torch.arange(drawn.numel(), device=x.device).view(drawn)
         key = self._moment.key
         assert key is not None
-        draw = counter_hash(key, self._salt, place).view(*kept, *[1] * (x.dim() - len(kept)))
+        draw = counter_hash(key, self._salt, place).view(*drawn, *[1] * (x.dim() - len(drawn)))
         keep = draw >= int(self.p * 2**32)
         return x * keep / (1 - self.p)

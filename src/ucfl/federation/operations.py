@@ -30,7 +30,7 @@ WIDE = 64
 def few_channels(
     x: Tensor, w: Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int
 ) -> Tensor:
-    """A convolution with few channels in, by :func:`kernels.few_channels`."""
+    """A convolution with few channels in: :func:`kernels.few_channels` or `few_taps`."""
     return _few_channels(x, w, stride, padding, dilation, groups, measured=False)[0]
 
 
