@@ -103,6 +103,7 @@ def test_what_is_promised_about_shapes_and_strides_is_kept():
             (operations.many_channels_measured, (x, taps, *moves)),
             (operations.gathered_input_gradient, (g, w, [6, 6], *moves, USERS)),
             (operations.weight_gradient_parts, (g, x, [3, 3], *moves, USERS)),
+            (operations.weight_gradient_parts_summed, (g, x, [3, 3], *moves, USERS)),
             (operations.pixels_together, (x, [2, 1], USERS)),
             (operations.weight_gradient_of_pixels, (*pixels, [3, 3], [1, 1], [1, 1])),
         ):
@@ -213,6 +214,85 @@ def test_a_bias_goes_where_the_mean_is_taken_away_and_only_there():
         assert close(graph(*given), expected, atol=1e-4)
         added = [node for node in graph.graph.nodes if node.target is torch.ops.aten.add.Tensor]
         assert len(added) == left  # to the images and to their mean
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), CHANNELS)
+def test_weight_gradients_add_up_what_they_read(inputs, outputs):
+    x = torch.randn(EXAMPLES, USERS * inputs, 9, 8, device=DEVICE)
+    g = torch.randn(EXAMPLES, USERS * outputs, 7, 6, device=DEVICE)
+    given = g, x, [3, 3], [1, 1], [0, 0], [1, 1], USERS
+    parts, sums = operations.weight_gradient_parts_summed(*given)
+    assert close(parts, operations.weight_gradient_parts(*given), atol=1e-4)
+    assert close(sums.sum(0), g.sum((0, 2, 3)), atol=1e-4)
+
+
+def backward(g, x, w):
+    """The gradients of a convolution's weights and bias."""
+    moves = [1, 1], [0, 0], [1, 1]
+    return torch.ops.aten.convolution_backward(
+        g, x, w, [len(w)], *moves, False, [0, 0], 1, [False, True, True]
+    )[1:]
+
+
+def added_up_or_not(user):
+    """A function of every user's slopes, images and weights, with and without the pass.
+
+    Returns whether a weight gradient added up. Images are as wide as they have channels.
+    """
+    g, x = torch.randn(USERS, EXAMPLES, 20, 5, 20), torch.randn(USERS, EXAMPLES, 2, 7, 22)
+    given = [t.to(DEVICE) for t in (g, x, torch.randn(USERS, 20, 2, 3, 3))]
+    graph = make_fx(vmap(user), convolution.DECOMPOSITIONS, tracing_mode="fake")(*given)
+    expected = graph(*given)
+    passes.keep(graph.graph)
+    passes.add_up(graph.graph)
+    graph.graph.eliminate_dead_code()
+    graph.graph.lint()
+    graph.recompile()
+    for mine, reference in zip(graph(*given), expected, strict=True):
+        assert close(mine, reference, atol=1e-3)
+    return "weight_gradient_summed" in graph.code
+
+
+def test_a_bias_has_its_weights_gradient_add_up():
+    assert added_up_or_not(backward)
+    assert added_up_or_not(lambda g, x, w: backward(g.relu(), x, w))
+    # Outputs of two convolutions that are added: both biases have the sum of the same slopes.
+    assert added_up_or_not(lambda g, x, w: (*backward(g, x, w), *backward(g, 2 * x, w)))
+
+
+def test_other_sums_of_slopes_are_left_alone():
+    def weights(g, x, w):
+        return backward(g, x, w)[0]
+
+    def written(g, x, w):
+        g = g * 1
+        total = g.sum((0, 2, 3))
+        g.mul_(2)
+        return weights(g, x, w), total * 1
+
+    def needed_before(g, x, w):
+        total = g.sum((0, 2, 3))
+        return weights(g, x * total.sum(), w), total * 1
+
+    def beside(total, change=lambda g: g):
+        return lambda g, x, w: (weights(change(g), x, w), total(g) * 1)
+
+    def per_channel(g):
+        return g.sum((0, 2, 3))
+
+    assert added_up_or_not(beside(per_channel))
+    for case in (
+        written,
+        needed_before,
+        beside(lambda g: g.sum((0, 3))),
+        beside(lambda g: g.sum((0, 1, 2))),
+        beside(lambda g: g.sum((0, 2, 3), keepdim=True)),
+        beside(lambda g: g.sum((0, 2, 3), dtype=torch.float64)),
+        beside(lambda g: per_channel(2 * g)),
+        beside(per_channel, lambda g: g.transpose(1, 3)),
+        beside(per_channel, lambda g: g.flip(0)),
+    ):
+        assert not added_up_or_not(case)
 
 
 class Normalised(nn.Module):

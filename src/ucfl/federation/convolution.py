@@ -34,7 +34,7 @@ def input_gradient(
     g: Tensor, x: Tensor, w: Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int
 ) -> Tensor:
     """The gradient with respect to x. Without strides it is a convolution with turned filters."""
-    if w.shape[0] < MANY * groups or w.shape[1] < MANY or stride != [1, 1]:
+    if w.shape[0] < MANY * groups or stride != [1, 1]:
         # That would be many short products: all columns are made first and gathered then.
         size = [*x.shape[2:]]
         rest = size, stride, padding, dilation, groups

@@ -169,6 +169,7 @@ def _traced(function: Function, arguments: list[Tensor], compiled: bool) -> Func
             passes.keep(graph.graph)
             passes.share(graph.graph)
             passes.measure(graph.graph)
+            passes.add_up(graph.graph)
         else:
             passes.simplify(graph.graph)
         graph.graph.eliminate_dead_code()

@@ -233,18 +233,19 @@ def gather_columns(columns, dx, total, U, xn, xu, xc, xh, xw, CI: tl.constexpr,
 
 
 @triton.jit
-def weight_gradient(g, x, dw, N, U, gn, gu, gc, gh, gw, xn, xu, xc, xh, xw,
+def weight_gradient(g, x, dw, sums, N, U, gn, gu, gc, gh, gw, xn, xu, xc, xh, xw,
                     CI: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CO: tl.constexpr,
                     KH: tl.constexpr, KW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
                     SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
                     DH: tl.constexpr, DW: tl.constexpr, EACH: tl.constexpr,
                     BC: tl.constexpr, BK: tl.constexpr, BP: tl.constexpr,
                     TAPS_FIRST: tl.constexpr, PRECISION: tl.constexpr,
-                    STAGES: tl.constexpr):  # fmt: skip
+                    SUMMED: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
     """dw[part, u, co, k] = Σ over the part's EACH images and all r of g[n, u, co, r] x[n, u, k, r].
 
     Parts are summed afterwards, in a fixed order: atomic additions would not repeat. With
     ``TAPS_FIRST``, k = (kh, kw, ci): neighbours in a tile are neighbouring channels, as they lie.
+    With ``SUMMED``, sums[part, u, co] = Σ g[n, u, co, r], the gradient of a bias.
     """
     K: tl.constexpr = CI * KH * KW
     u, part = (tl.program_id(0) % U).to(tl.int64), tl.program_id(0) // U
@@ -260,6 +261,7 @@ def weight_gradient(g, x, dw, N, U, gn, gu, gc, gh, gw, xn, xu, xc, xh, xw,
     x += u * xu + (part * EACH).to(tl.int64) * xn
     images = tl.minimum(EACH, N - part * EACH)
     acc = tl.zeros((BC, BK), dtype=tl.float32)
+    total = tl.zeros((BP, BC), dtype=tl.float32)
     for p0 in tl.range(0, EACH * OH * OW, BP, num_stages=STAGES):
         p = p0 + tl.arange(0, BP)
         n, r = (p // (OH * OW)).to(tl.int64), p % (OH * OW)
@@ -274,8 +276,13 @@ def weight_gradient(g, x, dw, N, U, gn, gu, gc, gh, gw, xn, xu, xc, xh, xw,
         a = tl.load(gs, mask=inside[:, None] & (co < CO)[None, :], other=0.0)
         b = tl.load(xs, mask=ok, other=0.0)
         acc = tl.dot(tl.trans(a), b, acc, input_precision=PRECISION)
-    out = dw + ((part * U + u) * CO + co)[:, None] * K + k[None, :]
-    tl.store(out, acc, mask=(co < CO)[:, None] & (k < K)[None, :])
+        if SUMMED:
+            total += a
+    out = (part * U + u) * CO + co
+    tl.store(dw + out[:, None] * K + k[None, :], acc, mask=(co < CO)[:, None] & (k < K)[None, :])
+    if SUMMED:
+        mine = tl.where(tl.program_id(1) == 0, CO, 0)
+        tl.store(sums + out, tl.sum(total, 0), mask=co < mine)
 
 
 @triton.jit

@@ -49,20 +49,21 @@ def _few_channels(
     (n, _, h, w_), (filters, ci, kh, kw) = x.shape, w.shape
     y = _few_channels_out(x, w, stride, padding, dilation, groups)
     co, k, (oh, ow) = filters // groups, ci * kh * kw, y.shape[2:]
-    few_taps = k <= 16 and co >= MANY
+    few_taps = k <= (16 if co > 8 else 32)
     if few_taps:
-        bc, bp = _block(co, 32), 32 if measured else 128
+        bc = _block(co, 32, least=8)
+        bp, warps = (32, 1) if measured else (128, 4) if bc > 8 else (256, 2)
     else:
-        bc, bp = _block(co), 128 if k <= 16 else 64
+        bc, bp, warps = _block(co), 64, 2
     parts = _parts(y, bp) if measured else y
     places = x, w.contiguous(), y, parts, n, groups, *_strides(x, groups), *_strides(y, groups)
     sizes = ci, h, w_, co, kh, kw, oh, ow, *stride, *padding, *dilation
     grid = (groups * triton.cdiv(n * oh * ow, bp), triton.cdiv(co, bc))
     if few_taps:
-        kernels.few_taps[grid](*places, *sizes, bc, bp, measured, num_warps=bp // 32)
+        kernels.few_taps[grid](*places, *sizes, bc, bp, measured, num_warps=warps)
     else:
         rest = bc, bp, _block(k, 32), _precision(), measured
-        kernels.few_channels[grid](*places, *sizes, *rest, num_warps=2)
+        kernels.few_channels[grid](*places, *sizes, *rest, num_warps=warps)
     return (y, *_combined(parts, y, bp)) if measured else (y,)
 
 
@@ -156,9 +157,9 @@ def gathered_input_gradient(
         bk, bp, _block(co, 32), _precision(), num_warps=2,
     )  # fmt: skip
     dx = _empty(g, groups, ci, *size)
-    kernels.gather_columns[(triton.cdiv(dx.numel(), 2048),)](
+    kernels.gather_columns[(triton.cdiv(dx.numel(), 512),)](
         columns, dx, dx.numel(), groups, *_strides(dx, groups), ci,
-        *size, kh, kw, oh, ow, *stride, *padding, *dilation, 2048, num_warps=8,
+        *size, kh, kw, oh, ow, *stride, *padding, *dilation, 512, num_warps=4,
     )  # fmt: skip
     return dx
 
@@ -175,24 +176,41 @@ def weight_gradient_parts(
     g: Tensor, x: Tensor, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, groups: int
 ) -> Tensor:
     """Parts of filters' gradients, to be summed, by :func:`kernels.weight_gradient`."""
+    return _weight_gradient(g, x, kernel, stride, padding, dilation, groups, summed=False)[0]
+
+
+@custom_op("ucfl::weight_gradient_summed", mutates_args=())
+def weight_gradient_parts_summed(
+    g: Tensor, x: Tensor, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, groups: int
+) -> tuple[Tensor, Tensor]:
+    """:func:`weight_gradient_parts`, and parts of each channel's sum of g."""
+    dw, sums = _weight_gradient(g, x, kernel, stride, padding, dilation, groups, summed=True)
+    return dw, sums
+
+
+def _weight_gradient(
+    g: Tensor, x: Tensor, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, groups: int,
+    summed: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
     (n, filters, oh, ow), (_, channels, h, w) = g.shape, x.shape
     co, ci = filters // groups, channels // groups
     k, many = ci * kernel[0] * kernel[1], ci >= MANY
     if many:
         bc, bk = _block(co, 32), _block(k, 128 if co > 16 else 64)
         bp, warps, stages = 32, 4, 3
-    elif co >= MANY:
-        bc, bk, bp, warps, stages = _block(co), _block(k, 32), 64, 2, 1
     else:
-        bc, bk, bp, warps, stages = _block(co), _block(k, 32), 32, 2, 3
+        bc, bk = _block(co), _block(k, 32)
+        of_many = (32, 2, 3) if summed else (32, 1, 1)
+        bp, warps, stages = of_many if co >= MANY else (64, 1, 1)
     dw = _weight_gradient_out(g, x, kernel, stride, padding, dilation, groups)
+    _, sums = _summed_out(dw) if summed else (dw, dw)
     grid = (groups * len(dw), triton.cdiv(k, bk), triton.cdiv(co, bc))
     kernels.weight_gradient[grid](
-        g, x, dw, n, groups, *_strides(g, groups), *_strides(x, groups),
+        g, x, dw, sums, n, groups, *_strides(g, groups), *_strides(x, groups),
         ci, h, w, co, *kernel, oh, ow, *stride, *padding, *dilation, _images(ci),
-        bc, bk, bp, many, _precision(), stages, num_warps=warps,
+        bc, bk, bp, many, _precision(), summed, stages, num_warps=warps,
     )  # fmt: skip
-    return dw
+    return (dw, sums) if summed else (dw,)
 
 
 def _images(channels: int) -> int:
@@ -208,7 +226,12 @@ def _weight_gradient_out(
     return g.new_empty(parts, filters, ci * kernel[0] * kernel[1], dtype=torch.float32)
 
 
+def _summed_out(dw: Tensor) -> tuple[Tensor, Tensor]:
+    return dw, dw.new_empty(dw.shape[:2])
+
+
 weight_gradient_parts.register_fake(_weight_gradient_out)
+weight_gradient_parts_summed.register_fake(lambda *given: _summed_out(_weight_gradient_out(*given)))
 
 
 @custom_op("ucfl::pixels_together", mutates_args=())
@@ -290,9 +313,9 @@ def _strides(t: Tensor, groups: int) -> tuple[int, ...]:
     return n, c * (t.shape[1] // groups), c, h, w
 
 
-def _block(size: int, most: int = 128) -> int:
+def _block(size: int, most: int = 128, least: int = 16) -> int:
     """A power of two for ``tl.dot``, which takes 16 at least."""
-    return max(16, min(most, int(triton.next_power_of_2(size))))
+    return max(least, min(most, int(triton.next_power_of_2(size))))
 
 
 def _precision() -> str:

@@ -148,6 +148,54 @@ def measure(graph: torch.fx.Graph) -> None:
                 user.args = (images, along)
 
 
+def add_up(graph: torch.fx.Graph) -> None:
+    """Have weight gradients add up the slopes that they read, where a bias asks for their sum.
+
+    The sum would read all slopes again; the compiler would even compute them again for it.
+    """
+    total = torch.ops.aten.sum.dim_IntList
+    written = _written(graph)
+    order = {node: place for place, node in enumerate(graph.nodes)}
+    for node in [node for node in order if str(node.target) == "ucfl.weight_gradient.default"]:
+        slopes = _slopes_of(node.args[0], written)
+        for one in [] if slopes is None else [*slopes.users]:
+            asked = one.target is total and one.args[1:] == ([1, 3, 4],) and not one.kwargs
+            if asked and one.users and all(order[user] > order[node] for user in one.users):
+                with graph.inserting_before(node):
+                    both = graph.call_function(
+                        torch.ops.ucfl.weight_gradient_summed.default, node.args
+                    )
+                    parts, sums = (
+                        graph.call_function(operator.getitem, (both, i)) for i in range(2)
+                    )
+                    whole = graph.call_function(total, (sums, [0]))
+                    bias = graph.call_function(torch.ops.aten.view.default, (whole, [*_shape(one)]))
+                node.replace_all_uses_with(parts)
+                one.replace_all_uses_with(bias)
+                break
+
+
+def _slopes_of(read: Any, written: set[torch.fx.Node]) -> Any:
+    """The [users, examples, channels, height, width] that lie in what a way back reads, if any."""
+    path = [read]
+    while path[-1].target in LAYOUTS - {torch.ops.aten.permute.default}:
+        path.append(path[-1].args[0])
+    turned = path[-1]
+    if turned.target is not torch.ops.aten.permute.default or turned.args[1] != [1, 0, 2, 3, 4]:
+        return None
+    n, users, *image = _shape(turned)
+    flat = (n, users * image[0], *image[1:])
+    for node in path:
+        moved = node.target is torch.ops.aten.as_strided.default and (
+            node.meta["val"].stride() != node.args[0].meta["val"].stride()
+        )
+        if moved or _shape(node) not in (flat, _shape(turned)):
+            return None
+    slopes = turned.args[0]
+    known = _shape(read) == flat and slopes.meta["val"].dtype == torch.float32
+    return slopes if known and not written & {_owner(it) for it in (*path, slopes)} else None
+
+
 def _is_less(node: torch.fx.Node, mean: torch.fx.Node, shape: tuple[int, ...]) -> bool:
     """Whether the node is something without this mean, taken in this shape."""
     if node.target is not torch.ops.aten.sub.Tensor or node.kwargs:
