@@ -9,7 +9,7 @@ from torch import nn
 
 from conftest import close, make_federation, make_users
 from ucfl.errors import UcflError, UcflWarning
-from ucfl.federation import Federation, LocalTraining, engine, evaluation
+from ucfl.federation import Federation, LocalTraining, engine, evaluation, graphs
 from ucfl.federation.graphs import Graph
 from ucfl.users import Users
 
@@ -106,6 +106,74 @@ def test_threads_change_no_bit(traced):
     assert torch.equal(results[1], results[2])
     if threads > 1:
         assert close(results[0], results[1], atol=1e-5)
+
+
+class Layers(nn.Module):
+    """Of many kinds: what padding and draws ask for, norms, strides, a skip."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 8, 3, stride=2), nn.Conv2d(8, 8, 3, padding=1)
+        self.one, self.other = nn.BatchNorm2d(8), nn.GroupNorm(2, 8)
+        self.last = nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(8 * 9, classes))
+
+    def forward(self, x):
+        h = nn.functional.gelu(self.one(self.first(x)))
+        h = h + self.other(self.second(h)).tanh()
+        return self.last(nn.functional.max_pool2d(h, 2))
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """Whether each graph that was made is run without Python."""
+    made, original = [], graphs.without_python
+
+    def without_python(graph):
+        run = original(graph)
+        made.append(run is not graph)
+        return run
+
+    monkeypatch.setattr(graphs, "without_python", without_python)
+    return made
+
+
+@pytest.mark.parametrize("model", ["lenet5", "vgg", "mlp", f"{__name__}:{Layers.__name__}"])
+@pytest.mark.parametrize("sizes", [[16, 16], [20, 9]])
+def test_graphs_run_without_python_to_the_same_bits(model, sizes, traced, scripted, monkeypatch):
+    users = make_users(sizes, shape=(1, 16, 16))
+
+    def numbers():
+        fed, theta = trained(users, model, double=False)
+        return theta, fed.accuracy(theta), fed.losses(theta)
+
+    results = numbers()
+    assert all(scripted)
+    monkeypatch.setattr(graphs, "without_python", lambda graph: graph)
+    for mine, reference in zip(results, numbers(), strict=True):
+        assert torch.equal(mine, reference)
+
+
+def test_a_script_says_every_kind_of_value(scripted):
+    def values(x):
+        lowest, highest = x.new_full((2,), float("-inf")), x.new_full((2,), float("inf"))
+        index = torch.arange(2, device=x.device, dtype=torch.int16)
+        split, _ = x.split([2, 1])
+        nothing = torch.full_like(x, float("nan"), memory_format=torch.contiguous_format)
+        return lowest, highest, index, split.sum(0, keepdim=True) * 1e-30, nothing.isnan()
+
+    x = torch.randn(3, 4)
+    graph = Graph(values, (x,))
+    assert scripted == [True]
+    for mine, reference in zip(graph(x), values(x), strict=True):
+        assert mine.dtype == reference.dtype
+        assert torch.equal(mine, reference)
+
+
+def test_what_a_script_cannot_say_is_run_in_python(scripted):
+    constant = torch.tensor([1.0, 2.0])
+    graph = Graph(lambda x: (x * constant,), (torch.zeros(2),))
+    assert scripted == [False]
+    assert graph(torch.ones(2))[0].tolist() == [1, 2]
 
 
 def test_large_federations_are_traced_and_small_ones_are_not():

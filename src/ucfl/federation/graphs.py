@@ -4,7 +4,8 @@ Tracing records what a function does to its tensors, for given shapes. What come
 operations, in which slow ones are exchanged for our own: pooling
 (:mod:`~ucfl.federation.pooling`), and on GPUs convolutions
 (:mod:`~ucfl.federation.convolution`). On a GPU the whole graph becomes one CUDA graph: one launch,
-where there were hundreds. With ``compiled``, PyTorch's compiler fuses the operations first.
+where there were hundreds; on a CPU it is run without Python
+(:mod:`~ucfl.federation.scripts`). With ``compiled``, PyTorch's compiler fuses the operations first.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ucfl.errors import UcflWarning
 from ucfl.federation import passes
 from ucfl.federation.marks import for_gpu
 from ucfl.federation.pooling import Pooling
+from ucfl.federation.scripts import without_python
 
 Function = Callable[..., tuple[Tensor, ...]]
 
@@ -183,8 +185,7 @@ def _traced(function: Function, arguments: list[Tensor], compiled: bool) -> Func
         )
         return function
     if not compiled:
-        run: Function = graph
-        return run
+        return graph if for_gpu(arguments[0]) else without_python(graph)
     try:
         fused: Function = torch.compile(graph, dynamic=False, options=dict(FUSION))
         with warnings.catch_warnings():
