@@ -14,13 +14,14 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 from side_by_side import entry, keep, random_users, side_by_side
 from torch import nn
 
 from ucfl import Federation, LocalTraining, Users
-from ucfl.federation import create
+from ucfl.federation import create, graphs
 
 TRAINING = LocalTraining(lr=0.1, momentum=0.9, batch=64, epochs=1)
 
@@ -70,6 +71,14 @@ def ours(users: Users, model: nn.Module, device: str, **options: Any) -> Callabl
     return lambda: fed.train(theta, 1)
 
 
+def in_python(users: Users) -> Callable[[], Any]:
+    """Ours with Python between operations, which threads wait for."""
+    with mock.patch.object(graphs, "without_python", lambda graph: graph):
+        run = ours(users, model_of("lenet5"), "cpu")
+        run()  # makes the graphs
+    return run
+
+
 def gpu(repeats: int, models: list[str]) -> None:
     entries = []
     for name, m in (("lenet5", 100), ("lenet5", 20), ("vgg", 100), ("residual", 100), ("mlp", 100)):
@@ -110,6 +119,7 @@ def cpu(repeats: int, models: list[str]) -> None:
             "ours": ours(users, model_of("lenet5"), "cpu"),
         }
         if m == 20:
+            contestants["ours, in Python"] = in_python(users)
             contestants["compiled"] = ours(users, model_of("lenet5"), "cpu", compiled=True)
         # Short rounds are noisy, long ones take long.
         times = side_by_side(contestants, 5 * repeats if m <= 5 else repeats if m <= 20 else 3)

@@ -162,8 +162,18 @@ def main() -> None:
     if unknown := set(names) - set(PEERS):
         parser.error(f"no such peer: {', '.join(unknown)}; there are {'; '.join(PEERS)}")
     sizes = [f"--{key}={getattr(chosen, key)}" for key in ("users", "examples", "rounds", "device")]
-    entries, failures = [], {}
-    before = os.getloadavg()
+    entries: list[dict[str, Any]] = []
+    failures: dict[str, str] = {}
+    result = {
+        "command": " ".join(["python benchmarks/peers/run.py", *map(repr_of, sys.argv[1:])]),
+        "machine": {**machine(), "load_before": os.getloadavg()},
+        "note": chosen.note,
+        "entries": entries,
+        "failures": failures,
+    }
+    folder = Path(os.environ.get("OUT", RESULTS))
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{chosen.name or f'peers-{chosen.device}'}.json"
     for name in names:
         try:
             entries.append(measured(name, sizes, chosen.repeats, chosen.seconds, chosen.alike))
@@ -171,17 +181,8 @@ def main() -> None:
         except Failed as failure:
             failures[name] = str(failure)
             print(f"{name}: {failure}", flush=True)
-    folder = Path(os.environ.get("OUT", RESULTS))
-    folder.mkdir(parents=True, exist_ok=True)
-    result = {
-        "command": " ".join(["python benchmarks/peers/run.py", *map(repr_of, sys.argv[1:])]),
-        "machine": {**machine(), "load_before": before, "load_after": os.getloadavg()},
-        "note": chosen.note,
-        "entries": entries,
-        "failures": failures,
-    }
-    name = chosen.name or f"peers-{chosen.device}"
-    (folder / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+        # Each as it comes: a GPU's time may be short.
+        file.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def repr_of(word: str) -> str:

@@ -169,11 +169,60 @@ def test_a_script_says_every_kind_of_value(scripted):
         assert torch.equal(mine, reference)
 
 
-def test_what_a_script_cannot_say_is_run_in_python(scripted):
+def test_a_script_is_given_the_graphs_constants(scripted):
     constant = torch.tensor([1.0, 2.0])
-    graph = Graph(lambda x: (x * constant,), (torch.zeros(2),))
+
+    def function(x, y):
+        return x * constant + torch.tensor(0.5), y - constant
+
+    given = torch.randn(2), torch.randn(2)
+    graph = Graph(function, given)
+    assert scripted == [True]
+    for mine, reference in zip(graph(*given), function(*given), strict=True):
+        assert torch.equal(mine, reference)
+
+
+def added_in_place(x):
+    torch._foreach_add_([x[0], x[1]], 1.0)
+    return (x * 1,)
+
+
+def drawn_for_nothing(x):
+    torch.rand(3)
+    return (torch.rand(3) + x,)
+
+
+UNFAITHFUL = {
+    "a number that is bool": lambda x: (torch.full((3, 3), True).triu(1),),
+    "and": lambda x: (torch.where((x > 0) & True, x, 0 * x),),
+    "times": lambda x: ((x > 0) * True,),
+    "bits": lambda x: (x.view(torch.int32),),
+    "a number first": lambda x: (torch.div(1.7, x),),
+    "a number first, wrapping": lambda x: (torch.sub(1.5, x.to(torch.uint8)),),
+    "a number first, short": lambda x: (torch.mul(0.3, x.bfloat16()),),
+    "in place, short": lambda x: (x.bfloat16().mul_(0.3),),
+    "nothing returned": added_in_place,
+    "nothing used": drawn_for_nothing,
+}
+
+
+@pytest.mark.parametrize("function", UNFAITHFUL.values(), ids=UNFAITHFUL.keys())
+def test_what_a_script_would_do_otherwise_is_run_in_python(function, scripted):
+    x = torch.tensor([1.3, 2.7, -3.1])
+    graph = Graph(function, (x.clone(),))
     assert scripted == [False]
-    assert graph(torch.ones(2))[0].tolist() == [1, 2]
+    results = []
+    for run in (graph, function):
+        torch.manual_seed(0)
+        results.append(run(x.clone())[0])
+    assert results[0].dtype == results[1].dtype
+    assert torch.equal(*results)
+
+
+def test_a_check_whose_result_is_not_used_is_made():
+    graph = Graph(lambda x: (torch.linalg.inv(x),), (torch.eye(2),))
+    with pytest.raises(torch.linalg.LinAlgError):
+        graph(torch.zeros(2, 2))
 
 
 def test_large_federations_are_traced_and_small_ones_are_not():

@@ -102,3 +102,26 @@ def test_a_graph_on_a_cpu_has_no_steps_that_do_nothing(monkeypatch):
     assert torch.equal(graph(x + 1)[0], 2 * (x + 1).flatten())
     calls = [node.name for node in graph._run.graph.nodes if node.op == "call_function"]
     assert len(calls) == 2, calls  # one view, one product
+
+
+def test_idle_writes_are_dropped_and_no_others():
+    def writes(x):
+        x.sin().reciprocal_()  # idle
+        kept = x.cos()
+        kept.mul_(2)
+        x.view(-1)[0:1].add_(1)
+        x.tan().uniform_()  # a draw, after which all others come
+        seen = x.exp()
+        seen.view(-1).neg_()
+        return kept, x * 1, seen
+
+    x = torch.randn(3)
+    graph = make_fx(writes, tracing_mode="fake")(x)
+    passes.simplify(graph.graph)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    assert "sin" not in graph.code
+    assert "reciprocal_" not in graph.code
+    assert "uniform_" in graph.code
+    for mine, reference in zip(graph(x.clone()), writes(x.clone()), strict=True):
+        assert torch.equal(mine, reference)

@@ -17,7 +17,7 @@ LAYOUTS = {
 
 
 def simplify(graph: torch.fx.Graph) -> None:
-    """Drop what does nothing: views of the same shape, transposes of transposes.
+    """Drop what does nothing: views of the same shape, transposes of transposes, idle writes.
 
     Autograd leaves dozens of them in a step, and each costs a call (in a CUDA graph, nothing).
     """
@@ -27,6 +27,25 @@ def simplify(graph: torch.fx.Graph) -> None:
             node.replace_all_uses_with(node.args[0])
         elif node.target is t and node.args[0].target is t:
             node.replace_all_uses_with(node.args[0].args[0])
+    graph.eliminate_dead_code()
+    for node in reversed(graph.nodes):
+        if _is_idle(node):
+            graph.erase_node(node)
+
+
+def _is_idle(node: torch.fx.Node) -> bool:
+    """Whether the node only writes to what nobody else looks at."""
+    if node.users or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    schema = node.target._schema
+    written = [a.alias_info is not None and a.alias_info.is_write for a in schema.arguments]
+    if written != [True, *(False for _ in written[1:])]:
+        return False
+    place = node.args[0]
+    if not isinstance(place, torch.fx.Node) or place.op != "call_function":
+        return False
+    own = _owner(place) is place and len(place.users) == 1
+    return own and torch.Tag.nondeterministic_seeded not in node.target.tags
 
 
 def share(graph: torch.fx.Graph) -> None:
@@ -187,7 +206,7 @@ def _slopes_of(read: Any, written: set[torch.fx.Node]) -> Any:
     flat = (n, users * image[0], *image[1:])
     for node in path:
         moved = node.target is torch.ops.aten.as_strided.default and (
-            node.meta["val"].stride() != node.args[0].meta["val"].stride()
+            len(node.args) > 3 or _strides(node) != _strides(node.args[0])
         )
         if moved or _shape(node) not in (flat, _shape(turned)):
             return None
@@ -223,3 +242,8 @@ def _shape(value: Any) -> tuple[int, ...]:
     """Of a traced tensor; of none where it is not known."""
     known = isinstance(value, torch.fx.Node) and "val" in value.meta
     return tuple(value.meta["val"].shape) if known else ()
+
+
+def _strides(node: Any) -> tuple[int, ...]:
+    strides: tuple[int, ...] = node.meta["val"].stride()
+    return strides
