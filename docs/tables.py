@@ -269,8 +269,8 @@ TABLES: dict[str, Callable[[], str]] = {
         "chunks-cpu", {"batch": "batch", "what": "users", "ratio": "times one by one"}
     ),
     "peers": benchmark("peers-cpu", PEERS),
-    "peers-processes": benchmark("peers-cpu-processes", PEERS),
     "peers-alike": benchmark("peers-cpu-alike", PEERS),
+    "peers-gpu": benchmark("peers-cuda", PEERS),
     "whole-run": benchmark("whole-run-cuda", WHOLE),
     "precision": benchmark("precision-cuda", PRECISION),
     "scale-cpu": benchmark("scale-cpu", SCALE),
