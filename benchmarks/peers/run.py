@@ -1,6 +1,6 @@
 """ucfl and each peer in turns, every turn in a new process, each peer in its own environment.
 
-Run with: .venv/bin/python benchmarks/peers/run.py [--repeats 5] [--only pfl,flower] [--name NAME]
+Run with: .venv/bin/python benchmarks/peers/run.py [--repeats 5] [--only "pfl;flower"] [--name NAME]
 ucfl runs in the environment that runs this; the peers' are made under benchmarks/peers/.venvs. A
 turn is the median of a run's rounds without the first. The order within a pair changes from turn to
 turn. What cannot be installed or run is kept with its last words instead of a time. A peer that is

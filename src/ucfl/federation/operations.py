@@ -314,7 +314,7 @@ def _strides(t: Tensor, groups: int) -> tuple[int, ...]:
 
 
 def _block(size: int, most: int = 128, least: int = 16) -> int:
-    """A power of two for ``tl.dot``, which takes 16 at least."""
+    """A power of two; ``tl.dot`` takes 16 at least."""
     return max(least, min(most, int(triton.next_power_of_2(size))))
 
 
