@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-long test-kernels lint format bench bench-gpu clean
+.PHONY: demo test test-long lint format bench bench-gpu clean
 
 demo: $(READY)
 	$(BIN)/ucfl compare rotated-mnist --algorithms fedavg,local,oracle,user-centric:streams=auto \
@@ -15,11 +15,6 @@ test: lint
 
 test-long: $(READY)
 	$(BIN)/pytest -m long
-
-# The GPU's kernels, in Triton's interpreter.
-test-kernels: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check triton
-	$(BIN)/pytest tests/federation/test_convolution.py
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

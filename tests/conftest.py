@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from ucfl.federation import Federation, LocalTraining, create, engine
+from ucfl.execution import choice
+from ucfl.federation import Federation, LocalTraining, create
 from ucfl.users import Users
 
 if not torch.cuda.is_available():
@@ -74,7 +75,7 @@ def close(ours, theirs, **tolerances):
 @pytest.fixture
 def traced(monkeypatch):
     """Trace every step, also where the federation is too small for that to pay."""
-    monkeypatch.setattr(engine, "WORTH_TRACING", 0)
+    monkeypatch.setattr(choice, "WORTH_TRACING", 0)
 
 
 @pytest.fixture

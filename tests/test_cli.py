@@ -211,8 +211,9 @@ def test_a_stopped_run_says_how_to_go_on(data, tmp_path, number):
         # A shell starts background jobs with SIGINT ignored, and children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    first = process.stderr.readline()  # a tenth of the rounds is done
-    assert "round 50/500" in first
+    said = process.stderr.readline(), process.stderr.readline()
+    assert said[0].startswith("ucfl: executor: ")
+    assert "round 50/500" in said[1]  # a tenth of the rounds is done
     process.send_signal(number)
     err = process.stderr.read()
     assert process.wait() == 130

@@ -5,7 +5,7 @@ from ucfl.federation import Federation, LocalTraining
 from ucfl.runs import Run, compare, run
 from ucfl.users import Scenario, Users
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "Federation",

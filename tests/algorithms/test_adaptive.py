@@ -10,6 +10,8 @@ from ucfl.algorithms.adaptive_user_centric import CALIBRATIONS, AdaptiveUserCent
 from ucfl.collaboration.candidates import NAMES
 from ucfl.errors import UcflError
 from ucfl.federation import Federation
+from ucfl.report.collaboration import collaboration
+from ucfl.runs.planning import Question
 
 pytestmark = pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")
 
@@ -47,7 +49,7 @@ def test_it_chooses_broad_mixing_where_users_are_alike_and_poor():
 def test_calibrations_cost_every_local_model_and_stop_when_the_choice_is_stable():
     fed = make_federation(opposite_groups())
     state, traffic = after("adaptive-user-centric", fed, 30)
-    watched = 40 / 60 / 3  # everyone's validation accuracy, every round
+    watched = 40 / 56 / 3  # everyone's validation accuracy; 7 batches of 8 in 60 examples
     tried = [t for t, one in enumerate(traffic, 1) if one.work > 1 + 2 * watched]
     assert tried == list(CALIBRATIONS[: len(tried)])
     assert 3 <= len(tried) < len(CALIBRATIONS)
@@ -101,7 +103,7 @@ def test_a_few_voters_cost_less_and_are_the_same_every_time():
         after("adaptive-user-centric:voters=0.5", fed, 4) for _ in range(2)
     )
     assert torch.equal(first["theta"], second["theta"])
-    assert traffic[2].work == pytest.approx(1 + (0.5 * (9 + 2) + 1) * 40 / 60 / 3)
+    assert traffic[2].work == pytest.approx(1 + (0.5 * (9 + 2) + 1) * 40 / 56 / 3)
 
 
 def test_without_validation_data_it_stays_with_its_first_choice():
@@ -162,3 +164,16 @@ def test_a_trial_that_gains_nothing_gives_the_best_models_back(impatient, monkey
     assert [state["phase"] for state in states[-3:]] == ["trial", "trial", "settled"]
     for state in states[-3:]:  # during the trial, too
         assert torch.equal(find("adaptive-user-centric").models(state), states[2]["theta"])
+
+
+def test_its_run_has_a_panel_and_a_plan(tmp_path):
+    """Who learns from whom is asked of the algorithm: its class does not matter."""
+    scenario = ucfl.Scenario(name="two", rounds=4, model="logistic", batch=8)
+    run = ucfl.run(scenario, "adaptive-user-centric", users=opposite_groups(), out=tmp_path / "two")
+    panel = collaboration(run)
+    assert panel.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert panel.weights.shape == (6, 6)
+    assert panel.own_shares() == pytest.approx([1.0, 1.0], abs=0.2)
+    question = Question.from_runs(run.folder)
+    assert question.plan("wired").recommended.streams == 2
+    assert find("fedavg").collaboration({}) is None

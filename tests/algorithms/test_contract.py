@@ -12,7 +12,8 @@ from torch import Tensor
 
 from conftest import close, make_federation, make_users
 from ucfl.algorithms import REGISTRY, find
-from ucfl.federation import Federation, engine
+from ucfl.execution import choice
+from ucfl.federation import Federation
 from ucfl.runs.checkpoint import Checkpoint
 from ucfl.runs.folder import mean, worst
 from ucfl.users import Users
@@ -96,7 +97,7 @@ def test_chunks_and_the_plain_path_change_nothing(name, unequal_users):
 @every_algorithm
 def test_traced_steps_change_nothing(name, unequal_users, monkeypatch):
     eager = models(name, make_federation(unequal_users))
-    monkeypatch.setattr(engine, "WORTH_TRACING", 0)
+    monkeypatch.setattr(choice, "WORTH_TRACING", 0)
     for chunk in (1, 3, 5):
         assert close(models(name, make_federation(unequal_users, chunk=chunk)), eager)
 

@@ -14,7 +14,7 @@ from torch import nn
 from algorithms import loops
 from algorithms.loops import BATCH, LR, MOMENTUM, SIZES, after, local, order_of, shares
 from conftest import close, make_federation, make_users
-from federation.reference import flat, load
+from federation.reference import batches, flat, load
 from ucfl.algorithms import find
 from ucfl.algorithms.cfl import CFL, bipartition
 from ucfl.errors import UcflError
@@ -141,8 +141,7 @@ def test_fedem_is_em(users, fed, model):
             module = copy.deepcopy(model)
             load(module, start["components"][k])
             optimiser = torch.optim.SGD(module.parameters(), lr=LR, momentum=MOMENTUM)
-            for begin in range(0, n, BATCH):
-                chosen = order[begin : begin + BATCH]
+            for chosen in batches(order, BATCH):
                 optimiser.zero_grad()
                 each = nn.functional.cross_entropy(module(x[chosen]), y[chosen], reduction="none")
                 (each * q[chosen, k]).mean().backward()

@@ -14,7 +14,7 @@ from torch import nn
 from algorithms import loops
 from algorithms.loops import BATCH, SIZES, after, local, order_of, row_of, shares
 from conftest import close, make_federation, make_users
-from federation.reference import flat, load
+from federation.reference import batches, flat, load
 from ucfl.algorithms import find
 from ucfl.algorithms.scaffold import effective_steps
 from ucfl.federation import Federation, LocalTraining
@@ -66,7 +66,7 @@ def test_scaffold_option_two_with_unequal_users(users, model, momentum):
     algorithm = find("scaffold:lr=0.02:epochs=2")
     start = algorithm.start(fed)
     assert not start["variates"].any()
-    steps = [2 * -(-n // BATCH) for n in SIZES]
+    steps = [2 * max(1, n // BATCH) for n in SIZES]
     assert fed.steps_of(algorithm.training(fed)).tolist() == steps
     x, c, own = flat(model), torch.zeros_like(flat(model)), [torch.zeros_like(flat(model))] * 3
     for t in (1, 2, 3):
@@ -138,10 +138,9 @@ def test_pfedme_walks_towards_proximal_points(users, fed, model):
     w = [flat(model)] * 3
     personal = [None] * 3
     for t in (1, 2):
-        for i, n in enumerate(SIZES):
+        for i in range(len(SIZES)):
             order = order_of(users, t, i)[0]
-            for start in range(0, n, batch):
-                chosen = order[start : start + batch]
+            for chosen in batches(order, batch):
                 module = copy.deepcopy(model)
                 load(module, w[i])
                 optimiser = torch.optim.SGD(module.parameters(), lr=personal_lr)

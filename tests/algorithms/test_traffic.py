@@ -15,6 +15,7 @@ from conftest import close, make_federation, make_users
 from ucfl.algorithms import REGISTRY, find
 from ucfl.collaboration import Mixing
 from ucfl.federation import Federation
+from ucfl.federation.model import LocalModel
 
 pytestmark = pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")
 every_algorithm = pytest.mark.parametrize("name", REGISTRY)
@@ -26,7 +27,7 @@ class Meter:
     def __init__(self, monkeypatch, algorithm, model_class):
         self.down = self.up = self.worked = self.models = 0
         self.inside = False
-        mix, slope = Mixing.__matmul__, Federation.slopes
+        mix, gradient = Mixing.__matmul__, LocalModel.gradient
         meet, forward = Federation.collaboration_round, model_class.forward
 
         def metered_mix(mixing, theta):
@@ -38,11 +39,10 @@ class Meter:
             self.models += 1
             return forward(module, *args)
 
-        def metered_slope(fed, weights, rest, *batch):
+        def metered_gradient(model, weights, rest, batch):
             self.models = 0
-            out = slope(fed, weights, rest, *batch)
-            count = batch[4]
-            self.worked += int(count.sum()) * self.models  # a mixture holds several models
+            out = gradient(model, weights, rest, batch)
+            self.worked += int(batch.count) * self.models  # a mixture holds several models
             return out
 
         def metered_meeting(fed, theta, *args):
@@ -74,7 +74,7 @@ class Meter:
 
         monkeypatch.setattr(algorithm, "round", metered_round)
         monkeypatch.setattr(Mixing, "__matmul__", metered_mix)
-        monkeypatch.setattr(Federation, "slopes", metered_slope)
+        monkeypatch.setattr(LocalModel, "gradient", metered_gradient)
         monkeypatch.setattr(Federation, "collaboration_round", metered_meeting)
         monkeypatch.setattr(model_class, "forward", metered_forward)
 
@@ -97,14 +97,14 @@ def test_declared_traffic_is_counted_traffic_in_a_real_run(name, monkeypatch, tm
         out=tmp_path / "run",
         plain=True,  # stacked, chunks are filled up with copies, who would be counted too
         on_round=lambda progress: counted.append(meter.read()),
-        on_note=lambda note: counted.append(meter.read()),  # told after the start
+        on_note=lambda note: note.startswith("executor") or counted.append(meter.read()),
     )
     if len(counted) > rounds:
         down, up, worked = counted.pop(0)
         start = run.start_traffic
         assert down == start.down_bytes(run.model_bytes)
         assert up == start.up_bytes(run.model_bytes, users)
-        assert worked == start.work * int(fed.sizes.sum())
+        assert worked == start.work * fed.examples(fed.training)
     else:
         assert dataclasses.astuple(run.start_traffic) == (0, 0, 0)
     assert len(counted) == rounds
@@ -112,7 +112,7 @@ def test_declared_traffic_is_counted_traffic_in_a_real_run(name, monkeypatch, tm
         declared = ucfl.wireless.Traffic(*row)
         assert down == declared.down_bytes(run.model_bytes)
         assert up == declared.up_bytes(run.model_bytes, users)
-        assert worked == pytest.approx(declared.work * int(fed.sizes.sum()), rel=1e-6)
+        assert worked == pytest.approx(declared.work * fed.examples(fed.training), rel=1e-6)
 
 
 def test_bytes_follow_the_precision(unequal_users):

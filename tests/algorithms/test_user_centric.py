@@ -37,7 +37,8 @@ def test_a_round_is_w_times_the_local_models():
     after = algorithm.models(algorithm.round(fed, state, 1))
     assert close(after, weights @ fed.train(fed.initial(), 1), atol=1e-12)
     assert algorithm.traffic(fed, state) == Traffic(down=4, up=1)
-    assert algorithm.start_traffic(fed, state) == Traffic(down=1, up=1, work=1)
+    # All examples once, where a round of batches of 8 sees 88 of the 105.
+    assert algorithm.start_traffic(fed, state) == Traffic(down=1, up=1, work=105 / 88)
     assert "suggests k = 2" in algorithm.describe(state)
 
 

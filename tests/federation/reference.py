@@ -9,17 +9,25 @@ import torch
 from torch import nn
 
 
-def train_one_user(model, row, inputs, labels, order, batch, lr, momentum, pull=None):
-    """SGD over ``order`` ([epochs, n] indices), last batch short; returns the new flat state."""
+def batches(epoch, size, last="drop"):
+    """One pass in batches of ``size``: a short last one is dropped where a full one exists."""
+    parts = [epoch[start : start + size] for start in range(0, len(epoch), size)]
+    return parts[:-1] if last == "drop" and len(parts) > 1 and len(parts[-1]) < size else parts
+
+
+def train_one_user(model, row, inputs, labels, order, batch, lr, momentum, pull=None, last="drop"):
+    """SGD over ``order`` ([epochs, n] indices); returns the new flat state."""
     model = copy.deepcopy(model)
     load(model, row)
     model.train()
-    optimiser = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimiser = torch.optim.SGD(trained, lr=lr, momentum=momentum)
     for epoch in order:
-        for start in range(0, len(epoch), batch):
-            chosen = epoch[start : start + batch]
+        for chosen in batches(epoch, batch, last):
             optimiser.zero_grad()
             loss = nn.functional.cross_entropy(model(inputs[chosen]), labels[chosen])
+            if last == "scale":
+                loss = loss * len(chosen) / batch
             if pull is not None:
                 loss = loss + pull(model)
             loss.backward()
@@ -27,15 +35,26 @@ def train_one_user(model, row, inputs, labels, order, batch, lr, momentum, pull=
     return flat(model)
 
 
+def tensors(model):
+    """All of a row, in its order: trainable parameters, frozen ones, buffers."""
+    parameters = list(model.parameters())
+    return [
+        *(p for p in parameters if p.requires_grad),
+        *(p for p in parameters if not p.requires_grad),
+        *model.buffers(),
+    ]
+
+
 def flat(model):
-    tensors = [*model.parameters(), *model.buffers()]
-    return torch.cat([t.detach().reshape(-1).to(tensors[0].dtype) for t in tensors])
+    parts = [torch.view_as_real(t) if t.is_complex() else t for t in tensors(model)]
+    return torch.cat([t.detach().reshape(-1).to(parts[0].dtype) for t in parts])
 
 
 def load(model, row):
     offset = 0
     with torch.no_grad():
-        for tensor in [*model.parameters(), *model.buffers()]:
-            values = row[offset : offset + tensor.numel()].view(tensor.shape)
-            tensor.copy_(values if tensor.is_floating_point() else values.round())
-            offset += tensor.numel()
+        for tensor in tensors(model):
+            place = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+            values = row[offset : offset + place.numel()].view(place.shape)
+            place.copy_(values if place.is_floating_point() else values.round())
+            offset += place.numel()

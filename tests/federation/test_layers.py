@@ -7,23 +7,24 @@ from torch import nn
 
 from conftest import close, make_federation, make_users
 from ucfl.collaboration import Mixing
+from ucfl.errors import UcflWarning
 from ucfl.federation import Federation, LocalTraining
-from ucfl.federation.layers import KeyedDropout, Moment, PaddedBatchNorm
+from ucfl.federation.layers import Context, KeyedDropout, PaddedBatchNorm
 from ucfl.users import Users
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (6, 4, 5), (6, 4, 3, 3)])
-@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize("momentum", [0.1, 0.0, None])
 @pytest.mark.parametrize("affine", [True, False])
 def test_padded_batchnorm_equals_pytorchs_on_the_real_examples(shape, momentum, affine):
     kind = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d}[len(shape)]
     theirs = kind(4, momentum=momentum, affine=affine).double()
-    moment = Moment()
-    ours = PaddedBatchNorm(kind(4, momentum=momentum, affine=affine).double(), moment)
+    context = Context()
+    ours = PaddedBatchNorm(kind(4, momentum=momentum, affine=affine).double(), context)
     for _ in range(3):
         x = torch.randn(shape, dtype=torch.float64)
-        moment.real = torch.tensor([1, 1, 0, 1, 0, 1], dtype=torch.bool)
-        assert close(ours(x)[moment.real], theirs(x[moment.real]))
+        context.real = torch.tensor([1, 1, 0, 1, 0, 1], dtype=torch.bool)
+        assert close(ours(x)[context.real], theirs(x[context.real]))
     for name in ("running_mean", "running_var", "num_batches_tracked"):
         assert close(getattr(ours, name), getattr(theirs, name))
     ours.eval()
@@ -36,13 +37,13 @@ def test_padded_batchnorm_equals_pytorchs_on_the_real_examples(shape, momentum, 
 @pytest.mark.parametrize("affine", [True, False])
 def test_padded_batchnorms_written_out_gradient(shape, real, affine):
     """By finite differences, padding included; and PyTorch's, where there is none."""
-    moment = Moment(None if real is None else torch.tensor(real, dtype=torch.bool))
+    context = Context(None if real is None else torch.tensor(real, dtype=torch.bool))
     theirs = (
         nn.BatchNorm1d(4, affine=affine) if len(shape) == 2 else nn.BatchNorm2d(4, affine=affine)
     )
     for parameter in theirs.double().parameters():
         nn.init.normal_(parameter)
-    ours = PaddedBatchNorm(theirs, moment)
+    ours = PaddedBatchNorm(theirs, context)
     x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     leaves = (x, *theirs.parameters())
     assert torch.autograd.gradcheck(lambda *_: ours(x), leaves)
@@ -57,7 +58,7 @@ def test_padded_batchnorms_written_out_gradient(shape, real, affine):
 
 
 def test_a_batch_of_one_value_trains_where_pytorch_raises():
-    ours = PaddedBatchNorm(nn.BatchNorm1d(3), Moment())
+    ours = PaddedBatchNorm(nn.BatchNorm1d(3), Context())
     assert torch.isfinite(ours(torch.randn(1, 3))).all()
     assert torch.isfinite(ours.running_var).all()
 
@@ -123,7 +124,7 @@ def test_dropout_depends_on_seed_round_and_user_alone(kind):
 
 
 def test_dropout_drops_its_share_and_keeps_the_mean():
-    layer = KeyedDropout(nn.Dropout(0.3), Moment(key=torch.tensor(5)), salt=0)
+    layer = KeyedDropout(nn.Dropout(0.3), Context(key=torch.tensor(5)), salt=0)
     out = layer(torch.ones(1000, 50))
     assert (out == 0).double().mean().item() == pytest.approx(0.3, abs=0.01)
     assert out.mean().item() == pytest.approx(1.0, abs=0.02)
@@ -156,3 +157,35 @@ def test_one_user_is_trained_as_by_the_plain_path():
     users = make_users([9])
     one, plain = make_federation(users), make_federation(users, plain=True)
     assert close(one.train(one.initial(), 1), plain.train(plain.initial(), 1))
+
+
+def test_a_subclass_of_batchnorm_keeps_its_own_forward():
+    class Doubled(nn.BatchNorm1d):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    users = make_users([9, 30, 4], shape=(5,))
+    model = nn.Sequential(nn.Linear(5, 8), Doubled(8), nn.Tanh(), nn.Linear(8, 3)).double()
+    with pytest.warns(UcflWarning, match="one after another"):  # it sees what pads a batch
+        fed = Federation(users, model, training=LocalTraining(batch=4, last_batch="keep"))
+    out = fed.outputs(fed.initial())[0]
+    with torch.no_grad():
+        assert close(out, model.eval()(users.test.inputs[0].double()), atol=1e-12)
+
+
+def test_where_every_batch_is_full_no_padding_is_seen_and_nothing_is_said():
+    class Centred(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(5, 3)
+
+        def forward(self, x):
+            return self.layer(x - x.mean(0) if self.training else x)
+
+    users = make_users([8, 13, 4], shape=(5,))
+    training = LocalTraining(batch=4)
+    fed = Federation(users, Centred().double(), training=training, chunk=3)
+    plain = Federation(users, fed.module(fed.initial()[0]), training=training, plain=True)
+    theta = fed.train(fed.initial(), 1)
+    assert "stacked" in str(fed.executor)
+    assert close(theta, plain.train(plain.initial(), 1), atol=1e-12)

@@ -2,8 +2,8 @@
 
 import json
 import sys
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -170,14 +170,16 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, command, monkeypatch):
     assert notes.endswith("stopped after round 1 of a cell; the same command goes on there.\n")
 
 
-def test_at_the_limit_the_cell_at_work_is_kept_where_it_is(tmp_path):
+def test_at_the_limit_the_cell_at_work_is_kept_where_it_is(tmp_path, monkeypatch):
     store = paper.Store(tmp_path)
     cells = FORM.entry(CONCEPT_SHIFT, "fedavg").cells([0])
-    shown = []
+    shown, now = [], [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("ucfl.paper.reproduce.time", clock)
 
     def slow(progress):
         shown.append(progress.round)
-        time.sleep(1.1)
+        now[0] += 1.1
 
     assert not paper.run_cells(cells, store, device="cpu", limit_seconds=0)
     assert not shown

@@ -86,27 +86,28 @@ import sys, torch, torch.distributed as dist, weakref
 sys.path[:0] = {paths!r}
 from conftest import make_federation, make_users
 from ucfl.algorithms import find
-from ucfl.collaboration import shards
-from ucfl.runs import processes
+from ucfl import distributed
+from ucfl.runs.loop import _my_users
+
 import warnings; warnings.simplefilter("ignore")
-processes.join()
+distributed.join()
 sent = []
 reduce = dist.all_reduce
 dist.all_reduce = lambda t, *a, **k: (sent.append(t.numel()), reduce(t, *a, **k))[1]
 users = make_users([20, 8, 16, 33, 13], groups=[0, 0, 1, 1, 1])
 for name in {names!r}:
     whole = make_federation(users)
-    fed = make_federation(processes.my_users(users))
+    fed = make_federation(_my_users(users))
     algorithm = find(name)
     state = algorithm.start(fed)
     for t in (1, 2):
         sent.clear()
         state = algorithm.round(fed, state, t)
-    theta = shards.gathered(algorithm.models(state))
-    if processes.is_first():
+    theta = distributed.gathered(algorithm.models(state))
+    if distributed.is_first():
         torch.save((theta, list(sent), fed.rows.size), {folder!r} + "/" + name + ".pt")
 group = weakref.ref(dist.group.WORLD)
-processes.leave()
+distributed.leave()
 assert group() is None, "a group that is still there may abort the process at its end"
 """
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
 from ucfl.collaboration import (
+    Collaboration,
     Diagnosis,
     Mixing,
     choose_streams,
@@ -98,6 +99,8 @@ class AdaptiveUserCentric(Algorithm):
             "best_theta": theta,
             "down": 0.0,
             "evaluated": 0.0,
+            "spread": apart,
+            "silhouettes": torch.tensor(list(plan.silhouettes.values())),
         }
         return {**state, **self._settled(fed, state)}
 
@@ -152,12 +155,23 @@ class AdaptiveUserCentric(Algorithm):
 
     def start_traffic(self, fed: Federation, state: State) -> Traffic:
         """As the paper's method: θ⁰ down, a gradient up, one pass over the data."""
-        return Traffic(down=1, up=1, work=1 / fed.training.epochs)
+        return Traffic(down=1, up=1, work=fed.work(int(fed.sizes.sum())))
 
     def describe(self, state: State) -> str:
         """How many streams the plan has."""
         streams = int(tensor(state, "streams").max()) + 1
         return f"candidates are {', '.join(NAMES)}; the plan has k = {streams} streams."
+
+    def collaboration(self, state: State) -> Collaboration | None:
+        """The mixtures in use, and the plan of streams that they are made from."""
+        if "silhouettes" not in state:  # a run of version 0.1
+            return None
+        return Collaboration(
+            self.mixing(state).weights,
+            tensor(state, "streams"),
+            tensor(state, "silhouettes"),
+            float(state["spread"]),
+        )
 
     @staticmethod
     def mixing(state: State) -> Mixing:

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from ucfl.collaboration import Collaboration
 from ucfl.federation import Federation, LocalTraining
 from ucfl.users import Split
 from ucfl.wireless import Traffic
@@ -35,6 +36,8 @@ class Algorithm(ABC):
     cost: ClassVar[str]
     #: Whether users may be shared out to processes; not where a method looks at all models at once.
     sharded: ClassVar[bool] = True
+    #: Whether a person may choose how many streams go down.
+    streams_can_be_chosen: ClassVar[bool] = False
     #: Which model a user would deploy, and is tested: aggregated, personalised or local.
     tested_model: ClassVar[str]
 
@@ -68,6 +71,10 @@ class Algorithm(ABC):
     def audience(self, state: State) -> Tensor | None:
         """[m]: which broadcast each user listens to; None where everyone listens to all."""
         return tensor(state, "labels") if "labels" in state else None
+
+    def collaboration(self, state: State) -> Collaboration | None:
+        """Who learns from whom, for reports and plans; None for methods that do not measure it."""
+        return None
 
     def training(self, fed: Federation) -> LocalTraining:
         """How users train; the scenario's, unless the method has its own settings."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ucfl.algorithms.algorithm import State, tensor
 from ucfl.algorithms.fedavg import FedAvg
-from ucfl.federation import Federation
+from ucfl.federation import Federation, LocalTraining
 from ucfl.wireless import Traffic
 
 
@@ -32,8 +32,11 @@ class FedAvgFinetune(FedAvg):
     def round(self, fed: Federation, state: State, t: int) -> State:
         """FedAvg's round, then fine-tuning as the next round's local training would begin."""
         theta = self.mixing(fed) @ fed.train(tensor(state, "theta"), t)
-        tuning = dataclasses.replace(fed.training, epochs=self.epochs)
-        return {"theta": theta, "personal": fed.train(theta, t + 1, training=tuning)}
+        return {"theta": theta, "personal": fed.train(theta, t + 1, training=self.tuning(fed))}
+
+    def tuning(self, fed: Federation) -> LocalTraining:
+        """The scenario's training, for its own number of epochs."""
+        return dataclasses.replace(fed.training, epochs=self.epochs)
 
     def models(self, state: State) -> Tensor:
         """The fine-tuned models."""
@@ -41,4 +44,4 @@ class FedAvgFinetune(FedAvg):
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """FedAvg's messages; the fine-tuning is work too."""
-        return Traffic(down=1, up=1, work=1 + self.epochs / fed.training.epochs)
+        return Traffic(down=1, up=1, work=1 + fed.work(fed.examples(self.tuning(fed))))

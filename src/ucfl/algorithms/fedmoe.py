@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -51,12 +50,16 @@ class FedMoE(Algorithm):
         if fed.users.train.inputs.dtype == torch.int64:
             raise UcflError("FedMoE's gate needs inputs that are images or real numbers.")
 
-    def federation(self, fed: Federation) -> Federation:
-        """The same users with the mixture as their model."""
-        experts = [copy.deepcopy(fed.module(fed.initial()[0]))]
+    def mixture(self, fed: Federation) -> nn.Module:
+        """The model that users train; experts start apart, or they would stay equal."""
+        experts = [fed.module(fed.initial()[0])]
         experts += [fed.module(reinitialised(fed, k)) for k in range(1, self.experts)]
         model = MixtureOfExperts(experts, math.prod(fed.users.input_shape))
-        return fed.with_model(model.to(fed.rows.dtype))
+        return model.to(fed.rows.dtype)
+
+    def federation(self, fed: Federation) -> Federation:
+        """The same users with the mixture as their model."""
+        return fed.with_model(self.mixture)
 
     def start(self, fed: Federation) -> State:
         """Everyone has the same experts and an even gate."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,8 +11,40 @@ from torch import Tensor
 
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
 from ucfl.collaboration import Mixing
-from ucfl.federation import Federation, LocalTraining, Pull
+from ucfl.execution import Tensors
+from ucfl.federation import Federation, LocalTraining
+from ucfl.federation.local import Gradient
 from ucfl.wireless import Traffic
+
+
+@dataclass(frozen=True)
+class Proximal:
+    """One inner step; behind every ``times``-th, the outer one.
+
+    The state is w, θ̃, and the buffers of either. A batch's first inner step starts from w.
+    """
+
+    times: int
+
+    def __call__(
+        self,
+        gradient: Gradient,
+        number: Tensor,
+        state: tuple[Tensor, ...],
+        constants: Tensors,
+        hyper: tuple[Tensor, ...],
+    ) -> tuple[Tensor, ...]:
+        """θ̃ ← θ̃ − (∇ℓ(θ̃) + λ (θ̃ − w)) · rate; then w ← w − ηλ(w − θ̃)."""
+        w, near, rest, near_rest = state
+        lr, strength, outer_lr = hyper
+        starts, ends = number % self.times == 0, number % self.times == self.times - 1
+        near, near_rest = torch.where(starts, w, near), torch.where(starts, rest, near_rest)
+        found, near_rest = gradient(near, near_rest)
+        near = near - lr * (found + strength * (near - w))
+        moved = outer_lr * strength
+        w = torch.where(ends, w - moved * (w - near), w)
+        rest = torch.where(ends, rest - moved * (rest - near_rest), rest)
+        return w, near, rest, near_rest
 
 
 @dataclass(frozen=True)
@@ -36,20 +69,29 @@ class PFedMe(Algorithm):
 
     def training(self, fed: Federation) -> LocalTraining:
         """Plain SGD: the inner steps solve a proximal problem, and momentum has no part in it."""
-        return LocalTraining(self.personal_lr, 0.0, self.batch, self.epochs)
+        training = LocalTraining(self.personal_lr, 0.0, self.batch, self.epochs)
+        return dataclasses.replace(training, last_batch=fed.training.last_batch)
 
     def start(self, fed: Federation) -> State:
         """The personal models start from the global one."""
         return {"theta": fed.initial(), "personal": fed.initial()}
 
     def round(self, fed: Federation, state: State, t: int) -> State:
-        """Walk each user's w towards its proximal points; average the w."""
-        w, personal = tensor(state, "theta"), tensor(state, "personal")
-        for step in fed.walk(t, self.training(fed)):
-            near = step(w, Pull(self.strength, towards=w), times=self.inner_steps)
-            w = w - self.lr * self.strength * (w - near)  # an idle user's near is w
-            personal = near if step.idle is None else torch.where(step.idle, personal, near)
-        return {"theta": Mixing.average(fed.sizes) @ w, "personal": personal}
+        """Move each user's w towards its proximal points; average the w."""
+        w, rest = fed.parts(tensor(state, "theta"))
+        w, near, rest, near_rest = fed.iterate(
+            Proximal(self.inner_steps),
+            (w, w, rest, rest),
+            t,
+            self.training(fed),
+            hyper=(self.personal_lr, self.strength, self.lr),
+            repeat=self.inner_steps,
+        )
+        personal = torch.cat([near, near_rest], dim=1)
+        return {
+            "theta": Mixing.average(fed.sizes) @ torch.cat([w, rest], dim=1),
+            "personal": personal,
+        }
 
     def models(self, state: State) -> Tensor:
         """The personal models."""
@@ -57,4 +99,5 @@ class PFedMe(Algorithm):
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """FedAvg's messages; every batch is worked on S times."""
-        return Traffic(down=1, up=1, work=self.inner_steps * self.epochs / fed.training.epochs)
+        worked = fed.examples(self.training(fed), repeat=self.inner_steps)
+        return Traffic(down=1, up=1, work=fed.work(worked))

@@ -54,7 +54,7 @@ class Scaffold(Algorithm):
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """Model and variate both ways."""
-        return Traffic(down=2, up=2, work=self.epochs / fed.training.epochs)
+        return Traffic(down=2, up=2, work=fed.work(fed.examples(self.training(fed))))
 
 
 def effective_steps(steps: Tensor, momentum: float) -> Tensor:

@@ -8,8 +8,10 @@ from typing import ClassVar, Literal
 
 import torch
 
+from ucfl import distributed
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
 from ucfl.collaboration import (
+    Collaboration,
     Diagnosis,
     Mixing,
     choose_streams,
@@ -17,7 +19,6 @@ from ucfl.collaboration import (
     fixed_streams,
     gradient_distances,
     noise_floor,
-    shards,
     sketch,
     spread,
 )
@@ -47,11 +48,12 @@ class UserCentric(Algorithm):
     name: ClassVar[str] = "user-centric"
     reference: ClassVar[str] = "paper, Algorithms 1 and 2"
     cost: ClassVar[str] = "k down, 1 up; once: 1 down, 1 up"
+    streams_can_be_chosen: ClassVar[bool] = True
     tested_model: ClassVar[str] = "aggregated"
 
     def check(self, fed: Federation) -> None:
         """As many streams as users at most."""
-        m = len(shards.gathered(fed.sizes))
+        m = len(distributed.gathered(fed.sizes))
         if isinstance(self.streams, int) and not 1 <= self.streams <= m:
             raise UcflError(f"{self.streams} streams do not fit {m} users; choose 1..{m}.")
 
@@ -62,9 +64,9 @@ class UserCentric(Algorithm):
         _warn_of_single_batches(fed, found)
         sent = sketch(found.full, self.sketch, fed.seed) if self.sketch else found.full
         full, variances, sizes, batches = (
-            shards.gathered(part) for part in (sent, found.variances, fed.sizes, found.batches)
+            distributed.gathered(part) for part in (sent, found.variances, fed.sizes, found.batches)
         )
-        weights = shards.agreed(collaboration_weights(full, variances, sizes))
+        weights = distributed.agreed(collaboration_weights(full, variances, sizes))
         m = len(sizes)
         every = self.streams == "auto" and m <= EVERY_K
         cap = m if every else min(m, MOST_STREAMS)
@@ -76,7 +78,7 @@ class UserCentric(Algorithm):
         diagnosis = Diagnosis(m, apart, suggested.count, suggested.silhouettes[suggested.count])
         if m > 1 and not diagnosis.separates:
             warnings.warn(str(diagnosis), UcflWarning, stacklevel=2)
-        mixing = plan.mixing().part(shards.mine(fed.m, fed.device))
+        mixing = plan.mixing().part(distributed.mine(fed.m, fed.device))
         return {
             "theta": theta,
             "streams": mixing.streams.to(fed.device),
@@ -98,7 +100,7 @@ class UserCentric(Algorithm):
     def start_traffic(self, fed: Federation, state: State) -> Traffic:
         """θ⁰ down, a gradient as large as the model (or its sketch) up, one pass over the data."""
         up = min(1.0, self.sketch / fed.rows.size) if self.sketch else 1
-        return Traffic(down=1, up=up, work=1 / fed.training.epochs)
+        return Traffic(down=1, up=up, work=fed.work(int(fed.sizes.sum())))
 
     def describe(self, state: State) -> str:
         """What the collaboration round found, in plain words."""
@@ -106,6 +108,15 @@ class UserCentric(Algorithm):
         spread = float(state["spread"])
         users = len(tensor(state, "weights"))
         return str(Diagnosis(users, spread, suggested, float(silhouettes[suggested - 1])))
+
+    def collaboration(self, state: State) -> Collaboration:
+        """W, streams and silhouettes of the collaboration round."""
+        return Collaboration(
+            tensor(state, "weights"),
+            tensor(state, "labels"),
+            tensor(state, "silhouettes"),
+            float(state["spread"]),
+        )
 
     @staticmethod
     def mixing(state: State) -> Mixing:
@@ -142,6 +153,7 @@ class ParallelUserCentric(UserCentric):
     name: ClassVar[str] = "parallel-user-centric"
     reference: ClassVar[str] = "paper, sec. V-E, eq. 13"
     cost: ClassVar[str] = "k down, k up, k times the work; once: 1 down, 1 up"
+    streams_can_be_chosen: ClassVar[bool] = False
     sharded: ClassVar[bool] = False
 
     def round(self, fed: Federation, state: State, t: int) -> State:

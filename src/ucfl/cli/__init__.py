@@ -11,13 +11,12 @@ from types import FrameType
 
 import click
 
-from ucfl import display, runs
+from ucfl import display, distributed, runs
 
 # They add their commands to the app, in the order in which help lists them.
 from ucfl.cli import listing, looking, planning, reproducing, training
 from ucfl.cli.common import app, say
 from ucfl.errors import UcflError, UcflWarning
-from ucfl.runs import processes
 
 __all__ = ["app", "listing", "looking", "main", "planning", "reproducing", "training"]
 
@@ -52,5 +51,5 @@ def main() -> None:
     except OSError as error:
         say(f"{error.filename or 'a file'}: {error.strerror or error}.")
         code = 2
-    processes.leave(failed=code != 0)
+    distributed.leave(failed=code != 0)
     sys.exit(code)

@@ -11,7 +11,7 @@ import typer
 
 from ucfl import display
 from ucfl.errors import UcflError
-from ucfl.federation.precision import Precision
+from ucfl.execution import Precision
 from ucfl.plain import plain
 from ucfl.users import Scenario, find
 

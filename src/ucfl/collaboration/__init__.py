@@ -1,7 +1,7 @@
 """Who learns from whom (paper, sec. III-IV): pure array functions."""
 
-from ucfl.collaboration import shards
 from ucfl.collaboration.diagnosis import Diagnosis, noise_floor, spread
+from ucfl.collaboration.found import Collaboration
 from ucfl.collaboration.mixing import Mixing
 from ucfl.collaboration.sketches import sketch
 from ucfl.collaboration.streams import (
@@ -14,6 +14,7 @@ from ucfl.collaboration.streams import (
 from ucfl.collaboration.weights import collaboration_weights, gradient_distances
 
 __all__ = [
+    "Collaboration",
     "Diagnosis",
     "Mixing",
     "StreamPlan",
@@ -22,7 +23,6 @@ __all__ = [
     "fixed_streams",
     "gradient_distances",
     "noise_floor",
-    "shards",
     "sketch",
     "spread",
     "stream_choices",

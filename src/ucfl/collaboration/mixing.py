@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ucfl.collaboration import shards
+from ucfl import distributed
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class Mixing:
 
         Nothing here waits for a GPU, unlike the search for groups: FedAvg asks every round.
         """
-        everyone = shards.gathered(sizes).double()
-        here = shards.mine(len(sizes), sizes.device)
+        everyone = distributed.gathered(sizes).double()
+        here = distributed.mine(len(sizes), sizes.device)
         return cls((everyone / everyone.sum())[None, here], torch.zeros_like(sizes))
 
     @classmethod
     def within(cls, sizes: Tensor, groups: Tensor) -> Mixing:
         """FedAvg inside each group: one stream per group."""
-        here = shards.mine(len(sizes), sizes.device)
-        sizes, groups = shards.gathered(sizes), shards.gathered(groups)
+        here = distributed.mine(len(sizes), sizes.device)
+        sizes, groups = distributed.gathered(sizes), distributed.gathered(groups)
         _, labels = groups.unique(return_inverse=True)
         streams = sizes.new_zeros(int(labels.max()) + 1, len(sizes), dtype=torch.float64)
         streams[labels, torch.arange(len(sizes), device=sizes.device)] = sizes.double()
@@ -59,5 +59,5 @@ class Mixing:
         return Mixing(self.streams[:, users], self.labels[users])
 
     def __matmul__(self, theta: Tensor) -> Tensor:
-        streams = shards.summed(self.streams.to(theta.dtype) @ theta)
+        streams = distributed.summed(self.streams.to(theta.dtype) @ theta)
         return streams.expand(len(self.labels), -1) if self.count == 1 else streams[self.labels]

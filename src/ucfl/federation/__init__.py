@@ -1,14 +1,15 @@
-"""All users at once: models as rows of Θ, the training engine, losses and accuracy."""
+"""What is computed: models as rows of Θ, local training, gradients, losses and accuracy."""
 
-from ucfl.federation.engine import Federation
+from ucfl.federation.federation import Federation
 from ucfl.federation.gradients import Gradients
 from ucfl.federation.models import MODELS, create, initialise, reinitialised
-from ucfl.federation.training import LocalTraining, Pull
+from ucfl.federation.training import LastBatch, LocalTraining, Pull
 
 __all__ = [
     "MODELS",
     "Federation",
     "Gradients",
+    "LastBatch",
     "LocalTraining",
     "Pull",
     "create",

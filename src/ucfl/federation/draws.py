@@ -1,7 +1,7 @@
 """Counter-based randomness: a draw depends on its key alone, never on what was drawn before.
 
 Batch order is keyed by (seed, round, user, epoch). So every algorithm sees the same batches, and
-chunking users, sharding them over devices, or resuming after a crash changes nothing. The hash is
+taking users together or apart, sharding them over devices, or resuming changes nothing. The hash is
 integer arithmetic in torch, so CPU and GPU give the same bits.
 """
 
@@ -46,12 +46,12 @@ def orders(seed: int, t: int, ids: Tensor, sizes: Tensor, epochs: int, longest: 
 def order_keys(
     seed: int, t: int | Tensor, ids: Tensor, sizes: Tensor, epochs: int, longest: int
 ) -> Tensor:
-    """What examples are ordered by."""
+    """[..., epochs, longest]: what the examples of a user, or of several, are ordered by."""
     device = ids.device
     position = torch.arange(longest, device=device)
     epoch = torch.arange(epochs, device=device)[:, None]
-    keys = counter_hash(seed, t, ids[:, None, None], epoch, position)
-    return torch.where(position < sizes[:, None, None], keys, _LOW + 1)
+    keys = counter_hash(seed, t, ids[..., None, None], epoch, position)
+    return torch.where(position < sizes[..., None, None], keys, _LOW + 1)
 
 
 def ordered(keys: Tensor) -> Tensor:

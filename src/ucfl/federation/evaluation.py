@@ -2,136 +2,134 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (PyTorch's own convention)
 from torch import Tensor
-from torch.func import vmap
 
+from ucfl.errors import UcflError
+from ucfl.execution import Function
+from ucfl.federation.model import LocalModel
 from ucfl.users import Examples
 
 if TYPE_CHECKING:
-    from ucfl.federation.engine import Federation
+    from ucfl.federation.federation import Federation
 
-#: Examples that go through one model at a time.
-AT_ONCE = 1024
+#: Examples that go through one model at a time, which bounds memory.
+BLOCK = 1024
 
-
-def accuracy(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
-    """Share of its own examples that each user's model gets right; NaN without examples."""
-    return _per_user(fed, theta, data, _right) / data.sizes
+Score = Callable[[Tensor, Tensor], Tensor]
 
 
-def loss(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
-    """Mean loss of each user's model on its own examples; NaN without examples."""
-    return _per_user(fed, theta, data, _loss) / data.sizes
+def correct(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Whether the class with the highest output is the label, example by example."""
+    return outputs.argmax(-1) == labels
+
+
+def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
+    """−log softmax(outputs)[label], example by example."""
+    return F.cross_entropy(outputs, labels, reduction="none")
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What one model says of some inputs."""
+
+    model: LocalModel
+
+    def __call__(self, row: Tensor, inputs: Tensor) -> tuple[Tensor]:
+        """[examples, classes]."""
+        return (self.model.outputs(row, inputs),)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The score of one model on each of some examples."""
+
+    model: LocalModel
+    score: Score
+
+    def __call__(self, row: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor]:
+        """[examples]."""
+        return (self.score(self.model.outputs(row, inputs), labels),)
+
+
+@dataclass(frozen=True)
+class Total:
+    """The sum of one model's scores over the real ones of some examples."""
+
+    scores: Scores
+
+    def __call__(self, row: Tensor, inputs: Tensor, labels: Tensor, real: Tensor) -> tuple[Tensor]:
+        """A number."""
+        (each,) = self.scores(row, inputs, labels)
+        return ((each * real).sum(dtype=row.dtype),)
+
+
+def mean_score(fed: Federation, theta: Tensor, data: Examples, score: Score) -> Tensor:
+    """Each model's mean score over its own user's examples; NaN without examples."""
+    totals = _mapped(
+        fed, Total(Scores(fed.model, score)), theta, data, data.inputs, data.labels, data.real
+    )
+    return sum(totals, theta.new_zeros(fed.m)) / data.sizes
 
 
 def outputs(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
     """[m, n, classes]: what each user's model says of its own examples, padding included."""
-
-    def said(rows: Tensor, inputs: Tensor) -> tuple[Tensor, ...]:
-        return (fed.each(fed.user_outputs, rows, inputs),)
-
-    def chunk(users: Tensor) -> Tensor:
-        parts = [
-            fed.graph("outputs", said, theta[users], inputs)[0].clone()
-            for inputs in data.inputs[users].split(AT_ONCE, dim=1)
-        ]
-        return torch.cat(parts, dim=1)
-
-    return torch.cat(fed.chunks.over(chunk))
+    parts = [theta.new_zeros(fed.m, 0, fed.users.classes)]
+    parts += _mapped(fed, Outputs(fed.model), theta, data, data.inputs)
+    return torch.cat(parts, dim=1)[:, : data.labels.shape[1]]
 
 
 def example_losses(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
     """[m, n]: the loss of each user's model on each of its own examples; NaN for padding."""
-    each = _loss(outputs(fed, theta, data), data.labels)
+    parts = [theta.new_zeros(fed.m, 0)]
+    function = Scores(fed.model, cross_entropy)
+    parts += _mapped(fed, function, theta, data, data.inputs, data.labels)
+    each = torch.cat(parts, dim=1)[:, : data.labels.shape[1]]
     return torch.where(data.real, each, torch.nan)
+
+
+def _mapped(
+    fed: Federation, function: Function, theta: Tensor, data: Examples, *examples: Tensor
+) -> Iterator[Tensor]:
+    """A function of everyone's row and examples [m, n, ...], block by block.
+
+    The held-out splits are filled up to the longer one of them, so that they have equal shapes.
+    """
+    length = data.labels.shape[1]
+    held_out = max(fed.users.validation.labels.shape[1], fed.users.test.labels.shape[1])
+    least = min(BLOCK, held_out) if length <= held_out else 0
+    for start in range(0, length, BLOCK):
+        block = tuple(longer(each[:, start : start + BLOCK], least) for each in examples)
+        lengths = (data.sizes - start).clamp(min=0)
+        yield fed.executor.map(function, theta, examples=block, lengths=lengths)[0]
 
 
 def losses(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
     """[models, users]: mean loss of model i on user j's examples, for any number of rows."""
-    inputs, labels = data.inputs[data.real], data.labels[data.real]
+    if fed.model.couples_examples:
+        raise UcflError(
+            "what the model says of an example depends on the others of its batch, so models "
+            "cannot be compared on everyone's examples at once; choose another algorithm."
+        )
     owner = torch.arange(fed.m, device=fed.device)[:, None].expand_as(data.real)[data.real]
-    chunk = min(models_at_once(fed), len(theta))
-    fill = AT_ONCE if chunk > 1 else 0
-
-    def each_loss(rows: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-        if len(rows) == 1:
-            said = fed.user_outputs(rows[0], inputs)[None]
-        else:
-            said = vmap(fed.user_outputs, in_dims=(0, None))(rows, inputs)
-        return (_loss(said, labels.expand(len(rows), -1)),)
-
-    def some(rows: Tensor) -> Tensor:
-        table = rows.new_zeros(len(rows), fed.m)
-        for part in torch.arange(len(labels), device=fed.device).split(AT_ONCE):
-            filled = (longer(t[part][None], fill)[0] for t in (inputs, labels))
-            (each,) = fed.graph("losses", each_loss, rows.contiguous(), *filled)
-            table.index_add_(1, owner[part], each[:, : len(part)])
-        return table
-
-    tables = []
-    for rows in theta.split(chunk):
-        filled = torch.cat([rows, rows[-1:].expand(chunk - len(rows), -1)])
-        tables.append(some(filled)[: len(rows)])
-    return torch.cat(tables) / data.sizes
-
-
-def filled_up_to(fed: Federation) -> int:
-    """How many examples everyone is given at least.
-
-    On a GPU as many as the longer one of the two held-out splits has: they share a graph then,
-    which takes longer to make than many rounds to evaluate.
-    """
-    held_out = fed.users.validation.labels.shape[1], fed.users.test.labels.shape[1]
-    return min(AT_ONCE, max(held_out)) if fed.device.type == "cuda" else 0
-
-
-def models_at_once(fed: Federation) -> int:
-    """A CPU's cache likes one model at a time, a GPU many."""
-    return fed.chunk if fed.device.type == "cuda" else 1
-
-
-def _per_user(
-    fed: Federation, theta: Tensor, data: Examples, score: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
-    """Sum of a score over each user's real examples, computed with the user's own row."""
-
-    def scored(rows: Tensor, inputs: Tensor, labels: Tensor, real: Tensor) -> tuple[Tensor, ...]:
-        said = fed.each(fed.user_outputs, rows, inputs)
-        return ((score(said, labels) * real).sum(-1, dtype=rows.dtype),)
-
-    def chunk(users: Tensor) -> Tensor:
-        total = theta.new_zeros(len(users))
-        least = filled_up_to(fed)
-        for start in range(0, data.labels.shape[1], AT_ONCE):
-            part = slice(start, start + AT_ONCE)
-            examples = (data.inputs[users, part], data.labels[users, part], data.real[users, part])
-            total += fed.graph(
-                score.__name__,
-                scored,
-                theta[users].contiguous(),
-                *(longer(each, least) for each in examples),
-            )[0]
-        return total
-
-    return torch.cat(fed.chunks.over(chunk))
+    inputs, labels = data.inputs[data.real], data.labels[data.real]
+    table = theta.new_zeros(len(theta), fed.m)
+    function = Scores(fed.model, cross_entropy)
+    for start in range(0, len(labels), BLOCK):
+        part = slice(start, start + BLOCK)
+        users = owner[part]
+        shared = longer(inputs[part][None], BLOCK)[0], longer(labels[part][None], BLOCK)[0]
+        (each,) = fed.executor.map(function, theta, shared=shared)
+        table.index_add_(1, users, each[:, : len(users)])
+    return table / data.sizes
 
 
 def longer(examples: Tensor, length: int) -> Tensor:
     """[users, n, …] with zeros behind everyone's examples, where they are fewer."""
     extra = length - examples.shape[1]
     return examples if extra <= 0 else F.pad(examples, (0, 0) * (examples.dim() - 2) + (0, extra))
-
-
-def _right(said: Tensor, labels: Tensor) -> Tensor:
-    return said.argmax(-1) == labels
-
-
-def _loss(said: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of every example, for outputs [..., classes]."""
-    flat = F.cross_entropy(said.flatten(0, -2), labels.flatten(), reduction="none")
-    return flat.view(labels.shape)

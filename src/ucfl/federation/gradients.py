@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
-from ucfl.federation.batches import passes
+from ucfl.execution import Tensors
+from ucfl.federation.model import LocalModel
+from ucfl.federation.schedule import Batch, Plan
 
 if TYPE_CHECKING:
-    from ucfl.federation.engine import Federation
+    from ucfl.federation.federation import Federation
 
 
 @dataclass(frozen=True)
@@ -28,43 +30,56 @@ class Gradients:
     batches: Tensor
 
 
+@dataclass(frozen=True)
+class Moments:
+    """One batch's part in a user's full gradient, and in the mean and scatter of its batches.
+
+    Welford's update: a batch of full length with gradient g moves the mean μ of those before by
+    δ / k with δ = g − μ, and adds ⟨δ, g − μ'⟩ to the scatter. Shorter ones count in the full one.
+    """
+
+    model: LocalModel
+
+    def __call__(
+        self,
+        state: tuple[Tensor, ...],
+        batch: Batch,
+        constants: Tensors,
+        hyper: tuple[Tensor, ...],
+    ) -> tuple[Tensor, ...]:
+        """The sums with the batch in them."""
+        full, mean, scatter, seen = state
+        weights, rest, size, n_k = cast("tuple[Tensor, Tensor, Tensor, Tensor]", constants)
+        found, _ = self.model.gradient(weights, rest, batch)
+        full = full + found * (batch.count.to(found.dtype) / size)
+        whole = batch.count == n_k
+        seen = seen + whole
+        apart = found - mean
+        mean = mean + apart * (whole.to(found.dtype) / seen.clamp(min=1))
+        scatter = scatter + whole * (apart * (found - mean)).sum(dtype=torch.float64)
+        return full, mean, scatter, seen
+
+
 def measure(fed: Federation, theta: Tensor, batch: float) -> Gradients:
     """Each user's full gradient at its row of Θ, and its variance, in one pass over the data.
 
     K = ⌊n_i / n_k⌋ disjoint random batches give the variance about the full gradient; what is
     left over counts towards the full gradient only.
     """
-    sizes = fed.sizes
+    sizes, cut = fed.sizes, fed.rows.trainable
     n_k = torch.full_like(sizes, int(batch))
     if batch < 1:
         n_k = (sizes.double() * batch + 1e-9).floor().long()  # a third of 300 is 100
     n_k = torch.minimum(n_k.clamp(min=1), sizes)
-    widest = int(n_k.max())
-    at_once = max(1, fed.chunk * fed.training.batch // widest)
-    parts = fed.chunks.over(
-        lambda users: _measure_chunk(fed, theta, users, n_k[users], widest), at_once
+    plan = Plan.of(sizes, n_k, None, last="keep", keyed=fed.model.keyed)
+    weights, rest = theta[:, :cut].contiguous(), theta[:, cut:].contiguous()
+    zeros, scatter = torch.zeros_like(weights), torch.zeros_like(sizes, dtype=torch.float64)
+    full, mean, scatter, _ = fed.executor.iterate(
+        Moments(fed.model),
+        (zeros, zeros, scatter, torch.zeros_like(sizes)),
+        plan.drawn(fed.users, fed.executor, fed.seed, 0),
+        constants=(weights, rest, sizes, n_k),
+        load=max(1.0, plan.cut.width / fed.training.batch),
     )
-    full, variances = (torch.cat(part) for part in zip(*parts, strict=True))
-    return Gradients(full, variances, n_k, sizes // n_k)
-
-
-def _measure_chunk(
-    fed: Federation, theta: Tensor, users: Tensor, n_k: Tensor, widest: int
-) -> tuple[Tensor, Tensor]:
-    cut, sizes = fed.rows.trainable, fed.sizes[users]
-    weights, rest = theta[users, :cut], theta[users, cut:]
-    full, mean = torch.zeros_like(weights), torch.zeros_like(weights)
-    scatter = torch.zeros(len(users), dtype=torch.float64, device=fed.device)
-    seen = torch.zeros_like(sizes)
-    for step in fed.batches_of(users, 0, n_k, passes(sizes, n_k), widest):
-        slope, _ = fed.gradient(weights, rest, step)
-        here = step.count if step.idle is None else step.count * ~step.idle[:, 0]
-        full += slope * (here.to(slope.dtype) / sizes)[:, None]
-        # Welford's update of mean and scatter, by the batches of full length.
-        whole = here == n_k
-        seen += whole
-        apart = slope - mean
-        mean += apart * (whole.to(slope.dtype) / seen.clamp(min=1))[:, None]
-        scatter += whole * (apart * (slope - mean)).sum(1, dtype=torch.float64)
     off = (mean - full).square().sum(1, dtype=torch.float64)
-    return full, scatter / (sizes // n_k) + off
+    return Gradients(full, scatter / (sizes // n_k) + off, n_k, sizes // n_k)

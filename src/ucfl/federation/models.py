@@ -13,7 +13,17 @@ from torch import Tensor, nn
 
 from ucfl.errors import UcflError, unknown
 from ucfl.federation.draws import counter_hash
-from ucfl.federation.engine import Federation
+from ucfl.federation.federation import Federation
+
+#: Whose first weights are drawn by He's rule.
+CONVOLUTIONS = (
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+)
 
 Shape = tuple[int, ...]
 Factory = Callable[[Shape, int], nn.Module]
@@ -106,7 +116,7 @@ def initialise(model: nn.Module) -> None:
     show which users are alike, with this they do (docs/architecture.md, "Initialisation").
     """
     for layer in model.modules():
-        if isinstance(layer, nn.modules.conv._ConvNd):
+        if isinstance(layer, CONVOLUTIONS):
             nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
         elif isinstance(layer, nn.Linear):
             nn.init.xavier_uniform_(layer.weight)

@@ -14,8 +14,8 @@ class Rows:
     A row holds the trainable parameters first (``trainable`` of them: the coordinates that have
     gradients), then frozen parameters, then buffers. Buffers are part of the model and are mixed
     like the rest, so BatchNorm's statistics are averaged with W; whole-number buffers are kept as
-    floats and rounded when they are used. ``initial`` is the row of the module as it was given,
-    and ``dtype`` its precision.
+    floats and rounded when they are used, complex numbers as real and imaginary parts. ``initial``
+    is the row of the module as it was given, and ``dtype`` its precision.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -23,15 +23,17 @@ class Rows:
         trainable = {name: p for name, p in parameters.items() if p.requires_grad}
         frozen = {name: p for name, p in parameters.items() if not p.requires_grad}
         start = {**trainable, **frozen, **dict(module.named_buffers())}
-        self.trainable = sum(p.numel() for p in trainable.values())
-        self.dtype = next(iter(trainable.values())).dtype if trainable else torch.float32
-        self.size = sum(t.numel() for t in start.values())
+        self.trainable = sum(map(_numbers, trainable.values()))
+        self.dtype = next(iter(trainable.values())).dtype.to_real() if trainable else torch.float32
+        self.size = sum(map(_numbers, start.values()))
         self._slots: list[tuple[str, int, int, torch.Size, torch.dtype]] = []
         offset = 0
         for name, tensor in start.items():
-            self._slots.append((name, offset, offset + tensor.numel(), tensor.shape, tensor.dtype))
-            offset += tensor.numel()
+            end = offset + _numbers(tensor)
+            self._slots.append((name, offset, end, tensor.shape, tensor.dtype))
+            offset = end
         self.initial = self.flatten(start)
+        self._aliases = _aliases(module, start)
 
     @property
     def bytes(self) -> int:
@@ -52,13 +54,13 @@ class Rows:
         # One split, and not a slice for each: its gradient is one concatenation.
         trained = [slot for slot in self._slots if slot[2] <= self.trainable]
         lengths = [end - start for _, start, end, *_ in trained]
-        for (name, _, _, shape, _), part in zip(trained, weights.split(lengths), strict=True):
-            tensors[name] = part.view(shape)
+        for (name, _, _, shape, dtype), part in zip(trained, weights.split(lengths), strict=True):
+            tensors[name] = _shaped(part, shape, dtype)
         for name, start, end, shape, dtype in self._slots[len(trained) :]:
             flat = rest[start - self.trainable : end - self.trainable]
-            whole = not dtype.is_floating_point
-            tensors[name] = (flat.round() if whole else flat.clone()).view(shape).to(dtype)
-        return tensors
+            whole = not (dtype.is_floating_point or dtype.is_complex)
+            tensors[name] = _shaped(flat.round() if whole else flat.clone(), shape, dtype)
+        return tensors | {alias: tensors[name] for alias, name in self._aliases.items()}
 
     def rest(self, tensors: dict[str, Tensor]) -> Tensor:
         """The untrained part of a row from its tensors, after a forward pass changed them."""
@@ -67,7 +69,8 @@ class Rows:
         return self._joined(parts) if parts else nothing
 
     def _joined(self, tensors: list[Tensor]) -> Tensor:
-        return torch.cat([tensor.detach().reshape(-1).to(self.dtype) for tensor in tensors])
+        flat = [torch.view_as_real(t) if t.is_complex() else t for t in map(Tensor.detach, tensors)]
+        return torch.cat([tensor.reshape(-1).to(self.dtype) for tensor in flat])
 
     def where(self, prefix: str) -> Tensor:
         """[P] mask of the coordinates whose parameter or buffer has a name with this prefix."""
@@ -91,3 +94,31 @@ class Rows:
             for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
                 tensor.copy_(tensors[name])
         return module
+
+
+def _aliases(module: nn.Module, names: dict[str, Tensor]) -> dict[str, str]:
+    """Further names of tensors that several layers share, each with the name that a row knows.
+
+    A layer that is used twice has one name only. (``functional_call`` could tie tensors by itself,
+    but leaves a module changed in which a layer has two names and its tensor is tied as well.)
+    """
+    known = {id(tensor): name for name, tensor in names.items()}
+    found = {}
+    for prefix, layer in module.named_modules():
+        own = [*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)]
+        for name, tensor in own:
+            full = f"{prefix}.{name}" if prefix else name
+            if full not in names:
+                found[full] = known[id(tensor)]
+    return found
+
+
+def _numbers(tensor: Tensor) -> int:
+    """How many real numbers a tensor holds."""
+    return tensor.numel() * (2 if tensor.is_complex() else 1)
+
+
+def _shaped(flat: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    if dtype.is_complex:
+        flat = torch.complex(*flat.view(*shape, 2).unbind(-1))
+    return flat.view(shape).to(dtype)

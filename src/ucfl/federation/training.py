@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
+
+#: What becomes of a last batch that the user's data does not fill: it is left out (a user with less
+#: than one batch keeps it), its gradient is scaled by count / B, or it makes a step like any other.
+LastBatch = Literal["drop", "scale", "keep"]
 
 
 @dataclass(frozen=True)
 class LocalTraining:
     """SGD with momentum, from zero velocity every round, over the user's own data.
 
-    ``epochs`` passes over the data, or ``steps`` batches where that is given.
+    ``epochs`` passes over the data, or ``steps`` batches where that is given. Why short last
+    batches are dropped by default: docs/last-batch.md.
     """
 
     lr: float = 0.1
@@ -19,6 +25,7 @@ class LocalTraining:
     batch: int = 64
     epochs: int = 1
     steps: int | None = None
+    last_batch: LastBatch = "drop"
 
 
 @dataclass(frozen=True)
@@ -32,27 +39,10 @@ class Pull:
     towards: Tensor | None = None
     direction: Tensor | None = None
 
-    def at(self, users: Tensor, trainable: int) -> tuple[float, Tensor | None, Tensor | None]:
-        """Strength, towards and direction for some users' trainable parameters."""
+    def rows(self, users: int, trainable: int) -> tuple[Tensor | None, Tensor | None]:
+        """``towards`` and ``direction`` of every user's trainable parameters."""
 
-        def rows(theta: Tensor | None) -> Tensor | None:
-            if theta is None:
-                return None
-            return (theta[users] if theta.dim() == 2 else theta.expand(len(users), -1))[
-                :, :trainable
-            ].contiguous()
+        def of(theta: Tensor | None) -> Tensor | None:
+            return None if theta is None else theta.expand(users, -1)[:, :trainable]
 
-        return self.strength, rows(self.towards), rows(self.direction)
-
-
-def pulled(
-    slope: Tensor,
-    weights: Tensor,
-    strength: float,
-    towards: Tensor | None,
-    direction: Tensor | None,
-) -> Tensor:
-    """The gradient with the pull's term."""
-    if direction is not None:
-        slope = slope + direction
-    return slope if towards is None else slope + strength * (weights - towards)
+        return of(self.towards), of(self.direction)

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ucfl import algorithms
-from ucfl.algorithms.user_centric import UserCentric
 from ucfl.errors import UcflError
 from ucfl.runs import Run
 from ucfl.runs.checkpoint import write_atomically
@@ -96,7 +95,7 @@ class Result:
             for name, values in history.items()
             for who, over in (("mean", mean), ("worst", worst))
         }
-        found = point.state if isinstance(run.algorithm, UserCentric) else {}
+        found = run.algorithm.collaboration(point.state)
         labels, groups = run.algorithm.audience(point.state), about["users"]["groups"]
         return cls(
             cell,
@@ -104,6 +103,7 @@ class Result:
                 "hyper_parameters": asdict(run.algorithm),
                 "tested_model": run.algorithm.tested_model,
                 "best_round": chosen,
+                "last_batch": cell.entry.scenario.last_batch,
                 "seconds": round(point.seconds, 2),
                 "start_traffic": about["start_traffic"],
                 "users": run.users,
@@ -116,8 +116,8 @@ class Result:
             point.traffic.numpy(),
             100 * history["test_accuracy"][-1],
             100 * history["test_accuracy"][chosen],
-            _array(found.get("weights")),
-            _array(found.get("silhouettes")),
+            None if found is None else _array(found.weights),
+            None if found is None else _array(found.silhouettes),
             None if labels is None else labels.numpy(),
             None if groups is None else np.asarray(groups),
         )
@@ -153,6 +153,7 @@ class Result:
             "streams": f"{self.traffic[-1, 0]:g}",
             "n_k": f"{scenario.variance_batch if n_k is None else n_k:.4g}",
             "tested_model": about["tested_model"],
+            "last_batch": about["last_batch"],
             "seed": self.cell.seed,
             "rounds": self.rounds,
             **{
@@ -253,8 +254,10 @@ def _read(file: Path) -> Result:
         with np.load(file, allow_pickle=False) as stored:
             about: dict[str, Any] = json.loads(str(stored["about"]))
             arrays = {name: stored[name] for name in stored.files if name != "about"}
-        scenario = Scenario.model_validate(about.pop("scenario"))
-        entry = Entry(scenario, about.pop("algorithm"))
+        fields = about.pop("scenario")
+        # Cells of version 0.1 kept every last batch; their names do not say so.
+        about["last_batch"] = fields.get("last_batch", "keep")
+        entry = Entry(Scenario.model_validate(fields), about.pop("algorithm"))
         floats = {
             name: values.astype(np.float64)
             for name, values in arrays.items()

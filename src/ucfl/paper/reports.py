@@ -42,7 +42,18 @@ def story(name: str, form: Form, results: Sequence[Result]) -> Story:
     command = ["ucfl", "reproduce", *form.options, "--only", name]
     command += ["--algorithms", ",".join(labels), "--seeds", ",".join(map(str, seeds)), "--report"]
     told = compose([account(result, shlex.join(command)) for result in results])
-    return {**told, "notes": [*told["notes"], *filter(None, [form.note])]}
+    return {**told, "notes": [*told["notes"], *filter(None, [form.note, _made_before(results)])]}
+
+
+def _made_before(results: Sequence[Result]) -> str:
+    """What a reader must know of cells that an earlier version made."""
+    kept = [r for r in results if r.about["last_batch"] != r.cell.entry.scenario.last_batch]
+    if not kept:
+        return ""
+    return (
+        f"{len(kept)} of these {len(results)} runs are of version 0.1, in which a last batch that "
+        "is not full made a step like any other (last_batch = keep)."
+    )
 
 
 def account(result: Result, command: str) -> Account:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ucfl.algorithms.user_centric import UserCentric
+from ucfl.algorithms import REGISTRY
 from ucfl.errors import UcflError
-from ucfl.report.collaboration import Collaboration, collaboration
+from ucfl.report.collaboration import Panel, collaboration
 from ucfl.runs import Run
 from ucfl.runs.folder import CHECKPOINT, mean, worst
 from ucfl.users import Scenario
@@ -68,13 +68,14 @@ class Account:
     start: Traffic
     traffic: Floats
     population: Population
-    collaboration: Collaboration | None
+    collaboration: Panel | None
     origin: Origin
 
     @property
     def is_personal(self) -> bool:
         """Whether its number of streams can be chosen."""
-        return self.label.partition(":")[0] == UserCentric.name
+        kind = REGISTRY.get(self.label.partition(":")[0])
+        return kind is not None and kind.streams_can_be_chosen
 
     @property
     def rounds(self) -> int:

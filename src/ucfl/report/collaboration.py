@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ucfl.algorithms.user_centric import UserCentric
 from ucfl.collaboration import Diagnosis, fixed_streams
 from ucfl.collaboration.streams import NEARLY, fewest
 from ucfl.runs import Run
@@ -18,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Collaboration:
+class Panel:
     """Who learns from whom, as a run measured it: W, streams, the silhouette of each k from 1 on.
 
     ``labels`` are the run's own streams; where it has one for each user, those that are suggested
@@ -39,18 +37,18 @@ class Collaboration:
         return [float(self.weights[np.ix_(here, here)].sum(1).mean()) for here in members]
 
 
-def collaboration(run: Run) -> Collaboration | None:
+def collaboration(run: Run) -> Panel | None:
     """What the run's collaboration round found; None for methods without one."""
-    if not isinstance(run.algorithm, UserCentric):
+    found = run.algorithm.collaboration(run.checkpoint.state)
+    if found is None:
         return None
-    state: Any = run.checkpoint.state
     return measured(
         run.algorithm.label,
         run.seed,
-        state["weights"].double().numpy(),
-        state["silhouettes"].double().numpy(),
-        state["labels"].numpy(),
-        float(state["spread"]),
+        found.weights.double().numpy(),
+        found.silhouettes.double().numpy(),
+        None if found.labels is None else found.labels.numpy(),
+        found.spread,
     )
 
 
@@ -61,7 +59,7 @@ def measured(
     silhouettes: Floats,
     labels: NDArray[np.int64] | None,
     spread: float | None = None,
-) -> Collaboration:
+) -> Panel:
     """What a method's collaboration round found.
 
     ``labels`` are None where users listen to all streams, ``spread`` where it was not kept.
@@ -72,7 +70,7 @@ def measured(
     if labels is None or not own:
         labels = fixed_streams(weights, suggested, seed=seed).labels
     diagnosis = Diagnosis(len(weights), spread, suggested, scores[suggested])
-    return Collaboration(
+    return Panel(
         of=label,
         weights=weights,
         labels=labels,
@@ -83,10 +81,10 @@ def measured(
     )
 
 
-def by_seed(found: Iterable[tuple[int, Collaboration | None]]) -> dict[int, Collaboration]:
+def by_seed(found: Iterable[tuple[int, Panel | None]]) -> dict[int, Panel]:
     """One for each seed: the first with fewer streams than users, since it shows a plan in use."""
     every = [(seed, one) for seed, one in found if one is not None]
-    first: dict[int, Collaboration] = {}
+    first: dict[int, Panel] = {}
     for seed, one in sorted(every, key=lambda pair: (pair[0], not pair[1].own)):
         first.setdefault(seed, one)
     return first

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from ucfl.errors import UcflError
 from ucfl.report import figures
-from ucfl.report.collaboration import Collaboration, by_seed, collaboration
+from ucfl.report.collaboration import Panel, by_seed, collaboration
 from ucfl.runs import Curve, Run, curve
 from ucfl.runs.folder import mean, worst
 from ucfl.runs.timing import common_target
@@ -109,7 +109,7 @@ def _target(curves: dict[str, Curve], look: Look) -> float:
     return target
 
 
-def _measured(runs: Runs) -> dict[int, Collaboration]:
+def _measured(runs: Runs) -> dict[int, Panel]:
     found = by_seed((run.seed, collaboration(run)) for each in runs.values() for run in each)
     if not found:
         raise UcflError(

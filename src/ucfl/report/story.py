@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ucfl.errors import UcflError
 from ucfl.report.account import Account, account
 from ucfl.report.answer import SHARED_OR_ALONE, TOLD_THE_GROUPS, Story, answer
-from ucfl.report.collaboration import Collaboration, by_seed
+from ucfl.report.collaboration import Panel, by_seed
 from ucfl.report.palette import GROUPS, styles
 from ucfl.runs import Run, find_runs
 from ucfl.runs.folder import chosen_round, deviation
@@ -143,7 +143,7 @@ def _populations(accounts: Sequence[Account]) -> list[dict[str, Any]]:
     return found
 
 
-def _learnt(found: Collaboration, with_weights: bool) -> dict[str, Any]:
+def _learnt(found: Panel, with_weights: bool) -> dict[str, Any]:
     steps = np.rint(found.weights / WEIGHT_STEP).astype(int)
     return {
         "of": found.of,

@@ -20,9 +20,8 @@ import pyarrow.parquet as pq
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from ucfl import algorithms
+from ucfl import algorithms, distributed
 from ucfl.algorithms import Algorithm
-from ucfl.collaboration import shards
 from ucfl.errors import UcflError
 from ucfl.federation import Federation
 from ucfl.runs.checkpoint import Checkpoint, write_atomically
@@ -85,7 +84,8 @@ class Run:
         about = read_configuration(Path(folder))
         return cls(
             Path(folder),
-            Scenario.model_validate(about["scenario"]),
+            # Runs of version 0.1 do not say that they kept every last batch.
+            Scenario.model_validate({"last_batch": "keep", **about["scenario"]}),
             algorithms.find(about["algorithm"]),
             about["seed"],
         )
@@ -248,10 +248,10 @@ def write_configuration(
         },
         "parameters": fed.rows.size,
         "model_bytes": fed.rows.bytes,
-        "processes": shards.ranks(),
+        "processes": distributed.ranks(),
         "machine": {
             "device": device_name(fed.device),
-            "chunk": fed.chunk,
+            "executor": str(fed.executor),
             "precision": fed.precision,
             "threads": torch.get_num_threads(),
             "platform": platform.platform(),

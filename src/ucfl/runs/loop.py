@@ -8,18 +8,16 @@ import time
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from ucfl import algorithms, users
+from ucfl import algorithms, distributed, users
 from ucfl.algorithms import Algorithm
-from ucfl.collaboration import shards
 from ucfl.errors import UcflError
+from ucfl.execution import Options
 from ucfl.federation import Federation, LocalTraining, create
-from ucfl.federation.precision import Precision
-from ucfl.runs import processes
 from ucfl.runs.checkpoint import Checkpoint
 from ucfl.runs.folder import (
     CHECKPOINT,
@@ -52,16 +50,7 @@ OnRound = Callable[[Progress], None]
 OnNote = Callable[[str], None]
 
 
-class _OnDevice(TypedDict, total=False):
-    """How a federation computes, on whatever device; see :class:`Federation`."""
-
-    chunk: int | None
-    plain: bool
-    compiled: bool
-    precision: Precision
-
-
-class Engine(_OnDevice, total=False):
+class Engine(Options, total=False):
     """How and where a federation computes: rounding, and nothing else, depends on it.
 
     ``device`` is a name, ``auto`` the GPU where there is one.
@@ -130,14 +119,18 @@ def federation(
     *,
     users: Users | None = None,
     device: str = "auto",
-    **engine: Unpack[_OnDevice],
+    **engine: Unpack[Options],
 ) -> Federation:
     """The federation that a scenario and a seed describe: this process's share of it."""
-    processes.join()
-    users = processes.my_users(users if users is not None else scenario.build(seed))
+    distributed.join()
+    users = _my_users(users if users is not None else scenario.build(seed))
     model = create(scenario.model, users.input_shape, users.classes, seed, scenario.initialisation)
     training = LocalTraining(
-        lr=scenario.lr, momentum=scenario.momentum, batch=scenario.batch, epochs=scenario.epochs
+        lr=scenario.lr,
+        momentum=scenario.momentum,
+        batch=scenario.batch,
+        epochs=scenario.epochs,
+        last_batch=scenario.last_batch,
     )
     return Federation(
         users,
@@ -178,7 +171,7 @@ def train(
     on_note: OnNote | None = None,
 ) -> Run:
     """The loop itself, on a federation that stands; ``users`` are those of all processes."""
-    if shards.ranks() > 1 and not algorithm.sharded:
+    if distributed.ranks() > 1 and not algorithm.sharded:
         raise UcflError(
             f"{algorithm.name} looks at all users' models at once, so its users cannot be shared "
             "out to processes; run it in one."
@@ -187,15 +180,15 @@ def train(
     configuration = Configuration.of(scenario, algorithm, fed, users)
     folder = out or Path("runs") / configuration.folder_name
     point = None
-    if processes.is_first():
+    if distributed.is_first():
         point = _claim(folder, configuration, resume=resume, fresh=fresh)
-    processes.wait()
-    if resume and not processes.is_first() and processes.checkpoint_file(folder).exists():
-        point = Checkpoint.load(processes.checkpoint_file(folder), torch.device("cpu"))
+    distributed.barrier()
+    if resume and not distributed.is_first() and _checkpoint_file(folder).exists():
+        point = Checkpoint.load(_checkpoint_file(folder), torch.device("cpu"))
     began = time.perf_counter()
     if point is None:
         state = algorithm.start(fed)
-        if on_note and processes.is_first() and (text := algorithm.describe(state)):
+        if on_note and distributed.is_first() and (text := algorithm.describe(state)):
             on_note(f"{algorithm.label}: {text}")
         empty = {metric: torch.zeros(0, len(users)) for metric in METRICS}
         point = Checkpoint(0, 0.0, state, empty, torch.zeros(0, 3, dtype=torch.float64))
@@ -207,9 +200,9 @@ def train(
         point = replace(point, state=state)
     began -= point.seconds
     once = algorithm.start_traffic(fed, point.state)
-    if processes.is_first():
+    if distributed.is_first():
         write_configuration(folder, configuration, fed, users, once)
-    saved = time.perf_counter()
+    saved, said = time.perf_counter(), False
     try:
         while point.round < scenario.rounds:
             t = point.round + 1
@@ -219,25 +212,46 @@ def train(
             traffic = torch.cat([point.traffic, sent])
             point = Checkpoint(t, seconds, state, point.history, traffic)
             point = replace(point, history=_evaluated(fed, algorithm, point))
-            if on_round and processes.is_first():
+            if on_round and distributed.is_first():
                 test = point.history["test_accuracy"][-1].double().numpy()
                 on_round(Progress(algorithm.label, t, scenario.rounds, mean(test), worst(test)))
+            if on_note and distributed.is_first() and not said:
+                on_note(f"executor: {fed.executor}")
+                said = True
             due = torch.tensor(time.perf_counter() - saved >= checkpoint_seconds)
-            if bool(shards.agreed(due.to(fed.device))):  # all processes at the same round
+            if bool(distributed.agreed(due.to(fed.device))):  # all processes at the same round
                 _keep(folder, point)
                 saved = time.perf_counter()
     except KeyboardInterrupt:
         _keep(folder, point)
         raise Stopped(folder, point.round) from None
     _keep(folder, point)
-    processes.wait()  # until the first has written the history: any process may read the run now
+    distributed.barrier()  # the first has written the history: any process may read the run now
     return Run(folder, scenario, algorithm, fed.seed)
+
+
+def _my_users(users: Users) -> Users:
+    """This process's share of the users."""
+    ranks = distributed.ranks()
+    if ranks == 1:
+        return users
+    if len(users) < ranks:
+        raise UcflError(
+            f"{len(users)} users cannot be shared out to {ranks} processes: start fewer."
+        )
+    return users.select(list(distributed.share(len(users))))
+
+
+def _checkpoint_file(folder: Path) -> Path:
+    """This process's part of the checkpoint."""
+    rank, ranks = distributed.rank(), distributed.ranks()
+    return folder / (CHECKPOINT if rank == 0 else f"checkpoint-{rank}of{ranks}.safetensors")
 
 
 def _keep(folder: Path, point: Checkpoint) -> None:
     """Checkpoint first: the history can be made from it again."""
-    point.save(processes.checkpoint_file(folder))
-    if processes.is_first():
+    point.save(_checkpoint_file(folder))
+    if distributed.is_first():
         write_history(folder, point)
 
 
@@ -249,7 +263,7 @@ def _evaluated(fed: Federation, algorithm: Algorithm, point: Checkpoint) -> dict
     }
     return {
         metric: torch.cat(
-            [point.history[metric], shards.gathered(scores[metric].float()).cpu()[None]]
+            [point.history[metric], distributed.gathered(scores[metric].float()).cpu()[None]]
         )
         for metric in METRICS
     }
@@ -262,7 +276,7 @@ def _claim(
     rounds = configuration.scenario.rounds
     if (folder / CONFIGURATION).exists():
         about = read_configuration(folder)
-        if resume and about.get("processes", 1) != shards.ranks():
+        if resume and about.get("processes", 1) != distributed.ranks():
             raise UcflError(
                 f"{folder} was trained by {about.get('processes', 1)} processes; go on with as "
                 "many, or start it again with --fresh."

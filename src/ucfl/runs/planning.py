@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucfl import algorithms, wireless
-from ucfl.algorithms.user_centric import UserCentric
 from ucfl.collaboration import stream_choices, tradeoff_function
 from ucfl.collaboration.streams import MOST_STREAMS, NEARLY
 from ucfl.errors import UcflError
@@ -37,15 +36,14 @@ class Question:
         """W of the first user-centric run in a folder, and all runs there for their times."""
         runs = find_runs(folder)
         every = [run for each in runs.values() for run in each]
-        personal = [run for run in every if isinstance(run.algorithm, UserCentric)]
-        if not personal:
-            raise UcflError(
-                f"{folder} holds no run of user-centric, so nobody has measured W; "
-                "give a scenario, and the collaboration round is done now."
-            )
-        first = personal[0]
-        weights: Any = first.checkpoint.state["weights"]
-        return cls(weights.numpy(), first.model_bytes, first.seed, runs)
+        for run in sorted(every, key=lambda run: not run.algorithm.streams_can_be_chosen):
+            found = run.algorithm.collaboration(run.checkpoint.state)
+            if found is not None:
+                return cls(found.weights.double().numpy(), run.model_bytes, run.seed, runs)
+        raise UcflError(
+            f"{folder} holds no run of a user-centric method, so nobody has measured W; "
+            "give a scenario, and the collaboration round is done now."
+        )
 
     @classmethod
     def from_file(cls, file: Path, model_bytes: int | None) -> Question:

@@ -52,6 +52,11 @@ class Scenario(BaseModel):
     momentum: float = Field(0.9, ge=0, lt=1, description="starts from zero every round")
     batch: int = Field(64, ge=1, description="local batch size B")
     epochs: int = Field(1, ge=1, description="local epochs E")
+    last_batch: Literal["drop", "scale", "keep"] = Field(
+        "drop",
+        description="a last batch that is not full: left out (a user with less than one batch "
+        "keeps it), scaled by count / B, or kept as it is",
+    )
     rounds: int = Field(100, ge=1, description="communication rounds T")
     variance_batch: float = Field(
         1 / 3, gt=0, description="n_k of eq. 9: a share of the user's data if below 1, else a count"

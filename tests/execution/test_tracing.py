@@ -1,17 +1,18 @@
 """Traced steps: the same numbers as eager ones, and a way on where tracing fails."""
 
-import threading
+import dataclasses
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from conftest import DEVICE, close, make_federation, make_users
-from ucfl.errors import UcflError, UcflWarning
-from ucfl.federation import Federation, LocalTraining, engine, evaluation, graphs
-from ucfl.federation.graphs import Graph
-from ucfl.users import Users
+from ucfl.algorithms import REGISTRY, find
+from ucfl.errors import UcflError
+from ucfl.execution import choice, torchscript, tracing
+from ucfl.execution.cuda import Recording
+from ucfl.execution.tracing import trace
+from ucfl.federation import Federation, evaluation
 
 
 def trained(users, model="lenet5", rounds=2, **options):
@@ -27,7 +28,7 @@ def trained(users, model="lenet5", rounds=2, **options):
 def test_traced_training_is_eager_training(model, chunk, monkeypatch):
     users = make_users([20, 9, 16, 3], shape=(1, 16, 16))
     _, eager = trained(users, model, chunk=chunk)
-    monkeypatch.setattr(engine, "WORTH_TRACING", 0)
+    monkeypatch.setattr(choice, "WORTH_TRACING", 0)
     _, traced = trained(users, model, chunk=chunk)
     assert close(traced, eager, atol=1e-12)
 
@@ -35,7 +36,7 @@ def test_traced_training_is_eager_training(model, chunk, monkeypatch):
 def test_traced_accuracy_and_losses_are_eager_ones(monkeypatch):
     users = make_users([20, 9, 16], shape=(1, 16, 16))
     eager, theta = trained(users)
-    monkeypatch.setattr(engine, "WORTH_TRACING", 0)
+    monkeypatch.setattr(choice, "WORTH_TRACING", 0)
     traced, _ = trained(users)
     assert torch.equal(traced.accuracy(theta), eager.accuracy(theta))
     assert close(traced.loss(theta), eager.loss(theta))
@@ -47,21 +48,15 @@ def test_traced_accuracy_and_losses_are_eager_ones(monkeypatch):
 
 
 @pytest.mark.parametrize("size", [3, 5, 100])
-def test_many_models_at_once_lose_what_each_loses_alone(size, traced, monkeypatch):
-    """As a GPU does it; models and examples that fill up the last block do not count."""
-    fed, theta = trained(make_users([20, 9, 16], shape=(1, 16, 16)))
-    alone = fed.losses(theta)
-    monkeypatch.setattr(evaluation, "models_at_once", lambda fed: 2)
-    monkeypatch.setattr(evaluation, "AT_ONCE", size)
-    assert close(fed.losses(theta), alone, atol=1e-12)
-
-
-def test_accuracy_and_loss_do_not_see_what_fills_the_examples_up(traced, monkeypatch):
-    fed, theta = trained(make_users([20, 9, 16], shape=(1, 16, 16)))
-    accuracy, loss = fed.accuracy(theta), fed.loss(theta)
-    monkeypatch.setattr(evaluation, "filled_up_to", lambda fed: 32)
-    assert torch.equal(fed.accuracy(theta), accuracy)
-    assert close(fed.loss(theta), loss, atol=1e-12)
+@pytest.mark.parametrize("path", [{"chunk": 3}, {"chunk": 1}, {"plain": True}], ids=str)
+def test_examples_go_through_block_by_block(size, path, traced, monkeypatch):
+    """Examples that fill up the last block do not count."""
+    fed, theta = trained(make_users([20, 9, 16], shape=(1, 16, 16), held=7), **path)
+    whole = fed.losses(theta), fed.loss(theta, "train"), fed.accuracy(theta), fed.outputs(theta)
+    monkeypatch.setattr(evaluation, "BLOCK", size)
+    blocks = fed.losses(theta), fed.loss(theta, "train"), fed.accuracy(theta), fed.outputs(theta)
+    for mine, reference in zip(blocks, whole, strict=True):
+        assert close(mine, reference, atol=1e-12)
 
 
 def test_examples_are_filled_up_to_a_length():
@@ -72,23 +67,6 @@ def test_examples_are_filled_up_to_a_length():
     assert torch.equal(longer[:, :5], examples)
     assert not longer[:, 5:].any()
     assert evaluation.longer(torch.ones(2, 5, dtype=torch.bool), 8).sum() == 10
-
-
-@pytest.mark.parametrize("sizes", [[20, 9, 16], [16, 16, 16]])
-def test_steps_that_cut_their_own_batches_are_the_same_steps(traced, sizes):
-    """What a GPU runs as one graph per step; here on whatever device the tests have."""
-    users = make_users(sizes, shape=(1, 16, 16))
-    cut = make_federation(users, "lenet5")
-    given = make_federation(users, "lenet5")
-    cut.whole_steps, given.whole_steps = True, False
-    theta = cut.initial(), given.initial()
-    other = LocalTraining(lr=0.03, momentum=0.5, batch=5, epochs=2)
-    for t, training in ((1, None), (2, None), (3, other)):
-        theta = tuple(
-            fed.train(rows, t, training=training)
-            for fed, rows in zip((cut, given), theta, strict=True)
-        )
-    assert close(*theta, atol=1e-12)
 
 
 def test_threads_change_no_bit(traced):
@@ -125,15 +103,15 @@ class Layers(nn.Module):
 
 @pytest.fixture
 def scripted(monkeypatch):
-    """Whether each graph that was made is run without Python."""
-    made, original = [], graphs.without_python
+    """Whether each graph that was made is run without the GIL."""
+    made, original = [], tracing.without_gil
 
-    def without_python(graph):
+    def without_gil(graph):
         run = original(graph)
         made.append(run is not graph)
         return run
 
-    monkeypatch.setattr(graphs, "without_python", without_python)
+    monkeypatch.setattr(tracing, "without_gil", without_gil)
     return made
 
 
@@ -149,7 +127,7 @@ def test_graphs_run_without_python_to_the_same_bits(model, sizes, traced, script
     results = numbers()
     assert all(scripted)
     assert scripted or DEVICE != "cpu"  # a GPU's graphs are recorded instead
-    monkeypatch.setattr(graphs, "without_python", lambda graph: graph)
+    monkeypatch.setattr(tracing, "without_gil", lambda graph: graph)
     for mine, reference in zip(results, numbers(), strict=True):
         assert torch.equal(mine, reference)
 
@@ -163,7 +141,7 @@ def test_a_script_says_every_kind_of_value(scripted):
         return lowest, highest, index, split.sum(0, keepdim=True) * 1e-30, nothing.isnan()
 
     x = torch.randn(3, 4)
-    graph = Graph(values, (x,))
+    graph = trace(values, [x])
     assert scripted == [True]
     for mine, reference in zip(graph(x), values(x), strict=True):
         assert mine.dtype == reference.dtype
@@ -177,7 +155,7 @@ def test_a_script_is_given_the_graphs_constants(scripted):
         return x * constant + torch.tensor(0.5), y - constant
 
     given = torch.randn(2), torch.randn(2)
-    graph = Graph(function, given)
+    graph = trace(function, list(given))
     assert scripted == [True]
     for mine, reference in zip(graph(*given), function(*given), strict=True):
         assert torch.equal(mine, reference)
@@ -210,7 +188,7 @@ UNFAITHFUL = {
 @pytest.mark.parametrize("function", UNFAITHFUL.values(), ids=UNFAITHFUL.keys())
 def test_what_a_script_would_do_otherwise_is_run_in_python(function, scripted):
     x = torch.tensor([1.3, 2.7, -3.1])
-    graph = Graph(function, (x.clone(),))
+    graph = trace(function, [x.clone()])
     assert scripted == [False]
     results = []
     for run in (graph, function):
@@ -220,62 +198,71 @@ def test_what_a_script_would_do_otherwise_is_run_in_python(function, scripted):
     assert torch.equal(*results)
 
 
-def test_large_federations_are_traced_and_small_ones_are_not():
-    small, large = (make_federation(make_users([8 * n, 8 * n])) for n in (2, 40))
-    for fed in (small, large):
-        fed.train(fed.initial(), 1)
-    assert not small._graphs
-    steps = [kind for kind, _ in large._graphs if kind[0] == "step"]
-    assert len(steps) == 1  # for all chunks and batches
+def test_a_federation_traces_one_graph_for_all_users_and_batches():
+    fed = make_federation(make_users([320, 320, 313, 5]))
+    theta = fed.train(fed.initial(), 1)
+    traces = fed.executor.traces
+    assert traces == 2  # the order of the examples, and a step
+    for t in range(2, 52):
+        training = dataclasses.replace(fed.training, lr=0.05 / t, momentum=0.9 - 0.01 * t)
+        theta = fed.train(theta, t, training=training)
+    assert fed.executor.traces == traces
 
 
-def test_a_recorded_graph_takes_again_what_has_changed():
+def test_a_changing_rate_is_the_rate_that_is_used(traced):
+    users = make_users([20, 9, 16])
+    stacked, plain = make_federation(users), make_federation(users, plain=True)
+    theta = stacked.initial(), plain.initial()
+    for t in range(1, 6):
+        training = dataclasses.replace(stacked.training, lr=0.1 / t, momentum=0.9 - 0.1 * t)
+        theta = tuple(
+            fed.train(rows, t, training=training)
+            for fed, rows in zip((stacked, plain), theta, strict=True)
+        )
+    assert close(*theta, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+@pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")  # these users are alike
+def test_no_algorithm_traces_anything_after_its_first_rounds(name, traced):
+    fed = make_federation(make_users([20, 9, 16, 12], groups=[0, 0, 1, 1], held=6))
+    algorithm = find(name)
+    state = algorithm.start(fed)
+    counts = []
+    for t in range(1, 8):
+        state = algorithm.round(fed, state, t)
+        for split in ("test", "validation"):
+            algorithm.accuracy(fed, state, split)
+        everyone = [fed, *fed._with_models.values()]
+        counts.append(sum(each.executor.traces for each in everyone))
+    # adaptive tries its candidates in rounds 3 and 6
+    first = 2 if name == "adaptive-user-centric" else 0
+    assert set(counts[first:]) == {counts[first]}
+
+
+def test_a_recording_takes_again_what_has_changed():
     """Without a GPU: what a replay would find in its places."""
-    graph = Graph(lambda x: (x,), (torch.zeros(2),))
-    graph._inputs, graph._given, graph._carried = [torch.zeros(2)], [(None, 0)], 0
-    graph._outputs, graph._replay = tuple(graph._inputs), lambda: None
+    recording = Recording.__new__(Recording)
+    recording._inputs, recording._given = [torch.zeros(2)], [(None, 0)]
+    recording._carried, recording._outputs = 0, tuple(recording._inputs)
+    recording._replay = lambda: None
     x = torch.ones(2)
-    assert graph(x)[0].tolist() == [1, 1]
+    assert recording(x)[0].tolist() == [1, 1]
     x.mul_(3)
-    assert graph(x)[0].tolist() == [3, 3]
-    graph._inputs[0].zero_()  # would be seen if the same were copied once more
-    assert graph(x)[0].tolist() == [0, 0]
-    assert graph(torch.full((2,), 5.0))[0].tolist() == [5, 5]
+    assert recording(x)[0].tolist() == [3, 3]
+    recording._inputs[0].zero_()  # would be seen if the same were copied once more
+    assert recording(x)[0].tolist() == [0, 0]
+    assert recording(torch.full((2,), 5.0))[0].tolist() == [5, 5]
 
 
-class Moody(nn.Module):
-    """A model that asks its data what to do, which a trace cannot follow."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 2)
-
-    def forward(self, x):
-        return self.layer(x) if float(x.sum()) > 1e9 else self.layer(-x)
-
-
-def test_a_model_that_cannot_be_traced_is_trained_all_the_same(traced):
-    rng = np.random.default_rng(0)
-    pairs = [(rng.normal(size=(8, 4)), rng.integers(0, 2, 8))]
-    users = Users.from_arrays(pairs, pairs, pairs, classes=2)
-    training = LocalTraining(batch=4)
-    fed = Federation(users, Moody(), training=training)
-    with pytest.warns(UcflWarning, match="cannot be traced"):
-        theta = fed.train(fed.initial(), 1)
-    plain = Federation(users, fed.module(fed.initial()[0]), training=training, plain=True)
-    assert close(plain.train(plain.initial(), 1), theta)
-
-
-def test_a_graph_carries_its_state_and_skips_what_is_none():
-    def step(total, extra, value):
-        return total + value if extra is None else total + value + extra, value * 2
-
-    graph = Graph(step, (torch.zeros(3), None, torch.ones(3)), carried=1)
-    state = torch.zeros(3)
-    for _ in range(4):
-        state, twice = graph(state, None, torch.ones(3))
-    assert state.tolist() == [4, 4, 4]
-    assert twice.tolist() == [2, 2, 2]
+def test_without_torchscript_only_speed_is_lost(traced, scripted, monkeypatch):
+    users = make_users([20, 9, 16], shape=(1, 16, 16))
+    _, with_it = trained(users, double=False)
+    made = len(scripted)
+    monkeypatch.delattr(torchscript.torch.jit, "CompilationUnit")
+    _, without = trained(users, double=False)
+    assert not any(scripted[made:])
+    assert torch.equal(with_it, without)
 
 
 class Branches(nn.Module):
@@ -304,26 +291,6 @@ def test_compiled_training_is_eager_training(model, traced):
     compiled = Federation(users, module, compiled=True, **options)
     theta = plain.train(plain.initial(), 1)
     assert close(compiled.train(compiled.initial(), 1), theta, atol=1e-5)
-
-
-@pytest.mark.long
-def test_a_compiled_graph_is_not_run_while_another_thread_traces():
-    """PyTorch would raise; chunks are shared out to threads, and any may meet a new shape."""
-    x = torch.arange(4.0)
-    double = Graph(lambda x: (2 * x,), (x,), compiled=True)
-    found, waited = [], []
-    thread = threading.Thread(target=lambda: found.extend(double(torch.arange(4.0))))
-
-    def traced(x):
-        thread.start()
-        thread.join(0.5)  # as long as it takes to go wrong
-        waited.append(thread.is_alive())
-        return (x + 1,)
-
-    Graph(traced, (x,))
-    thread.join()
-    assert waited == [True]
-    assert torch.equal(found[0], 2 * x)
 
 
 @pytest.mark.parametrize("model", ["lenet5", "vgg"])

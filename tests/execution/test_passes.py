@@ -6,9 +6,8 @@ from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from conftest import close
-from ucfl.federation import graphs, passes
-from ucfl.federation.graphs import Graph
-from ucfl.federation.marks import centred, kept
+from ucfl.execution import passes, tracing
+from ucfl.execution.marks import centred, kept
 
 
 def test_sums_that_are_known_to_be_zero_are_not_computed():
@@ -20,7 +19,7 @@ def test_sums_that_are_known_to_be_zero_are_not_computed():
 
     x = torch.randn(3, 4, 5, 2, 6)
     graph = make_fx(vmap(user), tracing_mode="fake")(x)
-    passes.drop_sums(graph.graph)
+    passes.drop_zero_sums(graph.graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     assert "centred" not in graph.code
@@ -39,7 +38,7 @@ def test_what_shall_be_kept_is_taken_by_strides_as_it_lies():
 
     x = torch.randn(4, 3, 5)
     graph = make_fx(vmap(user, in_dims=1), tracing_mode="fake")(x)
-    passes.keep(graph.graph)
+    passes.materialise(graph.graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     assert "kept" not in graph.code
@@ -59,7 +58,7 @@ def test_an_arrangement_is_made_once_for_all_that_ask_for_it():
 
     x, y = torch.randn(2, 3, 4, 5), torch.randn(3, 2, 4, 5)
     graph = make_fx(both_ways, tracing_mode="fake")(x, y)
-    passes.share(graph.graph)
+    passes.share_layouts(graph.graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     assert graph.code.count("aten.permute") == 1
@@ -81,7 +80,7 @@ def test_copies_that_are_written_to_are_not_shared():
 
     x, state = torch.randn(3, 4), torch.zeros(3, 4)
     graph = make_fx(halves, tracing_mode="fake")(x, state)
-    passes.share(graph.graph)
+    passes.share_layouts(graph.graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     for mine, reference in zip(graph(x.clone(), state), halves(x.clone(), state), strict=True):
@@ -96,17 +95,17 @@ def test_a_bias_that_normalisation_takes_away_has_no_gradient():
 
 
 def test_a_graph_on_a_cpu_has_no_steps_that_do_nothing(monkeypatch):
-    monkeypatch.setattr(graphs, "without_python", lambda graph: graph)
+    monkeypatch.setattr(tracing, "without_gil", lambda graph: graph)
     x = torch.arange(12.0).view(3, 4)
-    graph = Graph(lambda x: (2 * x.view(3, 4).t().t().view(12).view(12),), (x,))
+    graph = tracing.trace(lambda x: (2 * x.view(3, 4).t().t().view(12).view(12),), [x])
     assert torch.equal(graph(x + 1)[0], 2 * (x + 1).flatten())
-    calls = [node.name for node in graph._run.graph.nodes if node.op == "call_function"]
+    calls = [node.name for node in graph.graph.nodes if node.op == "call_function"]
     assert len(calls) == 2, calls  # one view, one product
 
 
-def test_idle_writes_are_dropped_and_no_others():
+def test_unread_writes_are_dropped_and_no_others():
     def writes(x):
-        x.sin().reciprocal_()  # idle
+        x.sin().reciprocal_()  # unread
         kept = x.cos()
         kept.mul_(2)
         x.view(-1)[0:1].add_(1)

@@ -1,4 +1,4 @@
-"""The engine against a loop with torch.optim.SGD, and its two paths against each other."""
+"""Federations against a loop with torch.optim.SGD, and their executors against each other."""
 
 import numpy as np
 import pytest
@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from conftest import close, make_federation, make_users
+from conftest import DEVICE, close, make_federation, make_users
 from federation.reference import flat, load, train_one_user
 from ucfl.errors import UcflError
+from ucfl.execution.memory import keep_freed_memory
 from ucfl.federation import Federation, LocalTraining, Pull, create
 from ucfl.federation.draws import orders
-from ucfl.federation.memory import keep_pages
 from ucfl.users import Users
 
 SIZES = [37, 64, 5, 130, 100]
@@ -131,8 +131,8 @@ def test_chunks_agree_in_float32_for_convolutions():
 
 def test_steps_instead_of_epochs():
     users = make_users([20, 3, 9])
-    fed = make_federation(users, batch=4, steps=7)
-    plain = make_federation(users, batch=4, steps=7, plain=True)
+    options = {"batch": 4, "steps": 7, "last_batch": "keep"}
+    fed, plain = (make_federation(users, **options, plain=plain) for plain in (False, True))
     theta = fed.train(fed.initial(), 1)
     assert close(theta, plain.train(plain.initial(), 1), atol=1e-12)
     # Seven steps of four are two passes and a bit for the user with nine: 3 + 3 + 1.
@@ -149,6 +149,23 @@ def test_steps_instead_of_epochs():
         nn.functional.cross_entropy(model(x), y).backward()
         optimiser.step()
     assert close(theta[2], flat(model), atol=1e-12)
+
+
+@pytest.mark.parametrize("last", ["drop", "scale", "keep"])
+@pytest.mark.parametrize("path", [{"chunk": 5}, {"chunk": 1}, {"plain": True}], ids=str)
+def test_each_form_of_the_last_batch_is_what_a_loop_does(last, path):
+    users = make_users([20, 3, 9, 16, 1])
+    fed = make_federation(users, batch=8, epochs=2, last_batch=last, **path)
+    theta = fed.train(fed.initial(), 1)
+    model = create("mlp", users.input_shape, users.classes, seed=0).double()
+    order = orders(0, 1, users.ids, users.train.sizes, 2, 20)
+    for i, n in enumerate(users.train.sizes.tolist()):
+        x, y = users.train.inputs[i].double(), users.train.labels[i]
+        start, mine = fed.initial()[i].cpu(), order[i, :, :n]
+        expected = train_one_user(model, start, x, y, mine, 8, 0.05, 0.9, last=last)
+        assert close(theta[i], expected, atol=1e-12)
+    seen = {"drop": 2 * (16 + 3 + 8 + 16 + 1), "scale": 2 * 49, "keep": 2 * 49}[last]
+    assert fed.examples(fed.training) == seen
 
 
 def test_pull_is_the_gradient_of_its_penalty():
@@ -214,6 +231,25 @@ def test_the_deployed_module_is_the_row():
     assert right[:5].double().mean() == pytest.approx(fed.accuracy(theta)[1].item())
 
 
+@pytest.mark.parametrize("path", [{"chunk": 3}, {"chunk": 1}, {"plain": True}], ids=str)
+def test_a_model_that_writes_to_its_inputs_leaves_the_data_alone(path, traced):
+    class Halved(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last = nn.Linear(36, 3)
+
+        def forward(self, x):
+            return self.last(x.mul_(0.5).flatten(1))
+
+    users = make_users([20, 8, 13])
+    before = users.checksum()
+    fed = Federation(users, Halved(), training=LocalTraining(batch=8), device=DEVICE, **path)
+    first = fed.outputs(fed.initial(), "train")
+    fed.train(fed.initial(), 1)
+    assert torch.equal(fed.outputs(fed.initial(), "train"), first)
+    assert fed.users.checksum() == before
+
+
 def test_training_learns():
     users = make_users([60] * 4, held=50)
     fed = make_federation(users)
@@ -269,7 +305,7 @@ def test_collaboration_round_is_equation_9(sizes, batch, chunk, plain):
 def test_freed_memory_is_kept_for_the_next_step():
     """A process that takes and frees the same megabytes does not fault them in again."""
     resource = pytest.importorskip("resource")
-    if not keep_pages():
+    if not keep_freed_memory():
         pytest.skip("this C library cannot be asked")
     for _ in range(3):
         blocks = [torch.ones(1 << 20) for _ in range(8)]

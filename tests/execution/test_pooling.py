@@ -8,8 +8,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from conftest import close
-from ucfl.federation.graphs import Graph
-from ucfl.federation.pooling import Pooling, _MaxPool
+from ucfl.execution.pooling import Pooling, _MaxPool
+from ucfl.execution.tracing import trace
 
 
 @pytest.mark.parametrize("kernel", [2, 3, (2, 4)])
@@ -24,7 +24,7 @@ def test_pooling_agrees_with_pytorchs(kernel, options):
         (slope,) = torch.autograd.grad((out * out).sum(), leaf)
         return out, slope
 
-    graph = Graph(pooled, (x,))
+    graph = trace(pooled, [x])
     for ours, theirs in zip(graph(x), pooled(x), strict=True):
         assert close(ours, theirs, atol=1e-12)
 

@@ -1,4 +1,10 @@
-"""What is taken out of a traced step before it is run: work that does nothing or is done twice."""
+"""Passes over a traced step before it is run: they take out what does nothing or is done twice.
+
+Each returns how many places it changed: a pass that changes nothing in the model it was written for
+has silently switched itself off (``tests/execution/test_private.py``). What they gain:
+``benchmarks/engine.py``, LeNet-5 for :func:`simplify` (CPU) and :func:`fuse_bias_gradients`, the
+model ``vgg`` for the others.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,8 @@ from typing import Any
 
 import torch
 
-import ucfl.federation.marks  # noqa: F401 (its operations are known by their names)
+import ucfl.execution.marks  # noqa: F401 (its operations are known by their names)
+from ucfl.execution.private import OpOverload, schema
 
 #: What only arranges its input anew.
 LAYOUTS = {
@@ -16,12 +23,13 @@ LAYOUTS = {
 }
 
 
-def simplify(graph: torch.fx.Graph) -> None:
-    """Drop what does nothing: views of the same shape, transposes of transposes, idle writes.
+def simplify(graph: torch.fx.Graph) -> int:
+    """Drop what does nothing: views of the same shape, transposes of transposes, unread writes.
 
     Autograd leaves dozens of them in a step, and each costs a call (in a CUDA graph, nothing).
     """
     view, t = torch.ops.aten.view.default, torch.ops.aten.t.default
+    before = len(graph.nodes)
     for node in graph.nodes:
         if node.target is view and node.args[0].meta["val"].shape == node.meta["val"].shape:
             node.replace_all_uses_with(node.args[0])
@@ -29,16 +37,17 @@ def simplify(graph: torch.fx.Graph) -> None:
             node.replace_all_uses_with(node.args[0].args[0])
     graph.eliminate_dead_code()
     for node in reversed(graph.nodes):
-        if _is_idle(node):
+        if _is_unread_write(node):
             graph.erase_node(node)
+    return before - len(graph.nodes)
 
 
-def _is_idle(node: torch.fx.Node) -> bool:
+def _is_unread_write(node: torch.fx.Node) -> bool:
     """Whether the node only writes to what nobody else looks at."""
-    if node.users or not isinstance(node.target, torch._ops.OpOverload):
+    if node.users or not isinstance(node.target, OpOverload):
         return False
-    schema = node.target._schema
-    written = [a.alias_info is not None and a.alias_info.is_write for a in schema.arguments]
+    declared = schema(node.target)
+    written = [a.alias_info is not None and a.alias_info.is_write for a in declared.arguments]
     if written != [True, *(False for _ in written[1:])]:
         return False
     place = node.args[0]
@@ -48,12 +57,13 @@ def _is_idle(node: torch.fx.Node) -> bool:
     return own and torch.Tag.nondeterministic_seeded not in node.target.tags
 
 
-def share(graph: torch.fx.Graph) -> None:
-    """One arrangement of a tensor for all that ask for it.
+def share_layouts(graph: torch.fx.Graph) -> int:
+    """One view or copy of a tensor for all that ask for the same.
 
-    The way back asks for what the way there has laid out already: images, filters. A copy is shared
-    only if nobody writes to it or to what it was made of (running statistics, for instance).
+    The backward pass asks for layouts that the forward pass has made already: images, filters. A
+    copy is shared only if nobody writes to it or to its source (running statistics, for instance).
     """
+    shared = 0
     written = _written(graph)
     first: dict[Any, torch.fx.Node] = {}
     for node in graph.nodes:
@@ -62,6 +72,8 @@ def share(graph: torch.fx.Graph) -> None:
             same = first.setdefault((node.target, str(node.args), str(node.kwargs)), node)
             if same is not node:
                 node.replace_all_uses_with(same)
+                shared += 1
+    return shared
 
 
 def _written(graph: torch.fx.Graph) -> set[torch.fx.Node]:
@@ -74,26 +86,27 @@ def _written(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     return {
         _owner(node.args[0])
         for node in nodes
-        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+        if isinstance(node.target, OpOverload) and schema(node.target).is_mutable
     }
 
 
 def _owner(node: torch.fx.Node) -> torch.fx.Node:
     """The node whose memory this one looks at."""
     while node.target is operator.getitem or (
-        isinstance(node.target, torch._ops.OpOverload)
-        and any(out.alias_info is not None for out in node.target._schema.returns)
+        isinstance(node.target, OpOverload)
+        and any(out.alias_info is not None for out in schema(node.target).returns)
     ):
         node = node.args[0]  # type: ignore[assignment]  # a view is of its first argument
     return node
 
 
-def drop_sums(graph: torch.fx.Graph) -> None:
-    """Zeros for sums that are known to be zero (:func:`~ucfl.federation.marks.centred`)."""
+def drop_zero_sums(graph: torch.fx.Graph) -> int:
+    """Zeros for sums that are known to be zero (:func:`~ucfl.execution.marks.centred`)."""
     known, total = torch.ops.ucfl.centred.default, torch.ops.aten.sum.dim_IntList
+    dropped = 0
     for node in [node for node in graph.nodes if node.target is known]:
-        slope, stacked = node.args
-        per_channel = {1, *range(3, slope.meta["val"].dim())}
+        gradient, stacked = node.args
+        per_channel = {1, *range(3, gradient.meta["val"].dim())}
         for user in [user for user in node.users if user.target is total and stacked]:
             if {*user.args[1]} == per_channel:
                 value = user.meta["val"]
@@ -104,15 +117,18 @@ def drop_sums(graph: torch.fx.Graph) -> None:
                         {"dtype": value.dtype, "device": value.device},
                     )
                 user.replace_all_uses_with(zeros)
-        node.replace_all_uses_with(slope)
+                dropped += 1
+        node.replace_all_uses_with(gradient)
+    return dropped
 
 
-def keep(graph: torch.fx.Graph) -> None:
-    """Have the compiler store what shall be kept (:func:`~ucfl.federation.marks.kept`).
+def materialise(graph: torch.fx.Graph) -> int:
+    """Have the compiler store what is marked as such (:func:`~ucfl.execution.marks.kept`).
 
-    It does so for what is taken by strides; which must be those that it has.
+    It stores what ``as_strided`` is applied to; the strides must be those that it has.
     """
-    for node in [node for node in graph.nodes if node.target is torch.ops.ucfl.kept.default]:
+    marked = [node for node in graph.nodes if node.target is torch.ops.ucfl.kept.default]
+    for node in marked:
         source, value = node.args[0], node.meta["val"]
         with graph.inserting_before(node):
             if source.meta["val"].stride() != value.stride():  # a part of something, for instance
@@ -123,15 +139,17 @@ def keep(graph: torch.fx.Graph) -> None:
             )
         stored.meta = node.meta
         node.replace_all_uses_with(stored)
+    return len(marked)
 
 
-def measure(graph: torch.fx.Graph) -> None:
-    """Have convolutions measure what comes out of them, where that is what is asked next.
+def fuse_statistics(graph: torch.fx.Graph) -> int:
+    """Have convolutions compute the variance and mean of their outputs, where those come next.
 
     Batch normalisation asks for every channel's variance and mean, and would read all images again.
-    A bias between them only moves the mean, and not what is left when the mean is taken away.
-    Where anything is written to in between, nothing is changed.
+    A bias between them only moves the mean, and not the difference from it. Where anything is
+    written to in between, nothing is changed.
     """
+    fused = 0
     view, add = torch.ops.aten.view.default, torch.ops.aten.add.Tensor
     written = _written(graph)
     for node in [node for node in graph.nodes if node.target is torch.ops.aten.var_mean.correction]:
@@ -147,7 +165,8 @@ def measure(graph: torch.fx.Graph) -> None:
             continue
         if written & {_owner(it) for it in (given, images, bias) if it is not None}:
             continue
-        name = source.target._opname + "_measured"
+        fused += 1
+        name = str(source.target.overloadpacket).removeprefix("ucfl.") + "_measured"
         with graph.inserting_before(source):
             both = graph.call_function(getattr(torch.ops.ucfl, name).default, source.args)
             y, *found = (graph.call_function(operator.getitem, (both, i)) for i in range(3))
@@ -165,19 +184,21 @@ def measure(graph: torch.fx.Graph) -> None:
                 with graph.inserting_before(user):
                     along = graph.call_function(view, (mean, [*per_channel]))
                 user.args = (images, along)
+    return fused
 
 
-def add_up(graph: torch.fx.Graph) -> None:
-    """Have weight gradients add up the slopes that they read, where a bias asks for their sum.
+def fuse_bias_gradients(graph: torch.fx.Graph) -> int:
+    """Have weight gradients sum the output gradients that they read, where a bias asks for it.
 
-    The sum would read all slopes again; the compiler would even compute them again for it.
+    The sum would read all of them again; the compiler would even compute them again for it.
     """
+    fused = 0
     total = torch.ops.aten.sum.dim_IntList
     written = _written(graph)
     order = {node: place for place, node in enumerate(graph.nodes)}
     for node in [node for node in order if str(node.target) == "ucfl.weight_gradient.default"]:
-        slopes = _slopes_of(node.args[0], written)
-        for one in [] if slopes is None else [*slopes.users]:
+        gradients = _gradients_of(node.args[0], written)
+        for one in [] if gradients is None else [*gradients.users]:
             asked = one.target is total and one.args[1:] == ([1, 3, 4],) and not one.kwargs
             if asked and one.users and all(order[user] > order[node] for user in one.users):
                 with graph.inserting_before(node):
@@ -191,11 +212,13 @@ def add_up(graph: torch.fx.Graph) -> None:
                     bias = graph.call_function(torch.ops.aten.view.default, (whole, [*_shape(one)]))
                 node.replace_all_uses_with(parts)
                 one.replace_all_uses_with(bias)
+                fused += 1
                 break
+    return fused
 
 
-def _slopes_of(read: Any, written: set[torch.fx.Node]) -> Any:
-    """The [users, examples, channels, height, width] that lie in what a way back reads, if any."""
+def _gradients_of(read: Any, written: set[torch.fx.Node]) -> Any:
+    """The [users, examples, channels, height, width] that a backward pass reads, if any."""
     path = [read]
     while path[-1].target in LAYOUTS - {torch.ops.aten.permute.default}:
         path.append(path[-1].args[0])
@@ -210,9 +233,9 @@ def _slopes_of(read: Any, written: set[torch.fx.Node]) -> Any:
         )
         if moved or _shape(node) not in (flat, _shape(turned)):
             return None
-    slopes = turned.args[0]
-    known = _shape(read) == flat and slopes.meta["val"].dtype == torch.float32
-    return slopes if known and not written & {_owner(it) for it in (*path, slopes)} else None
+    gradients = turned.args[0]
+    known = _shape(read) == flat and gradients.meta["val"].dtype == torch.float32
+    return gradients if known and not written & {_owner(it) for it in (*path, gradients)} else None
 
 
 def _is_less(node: torch.fx.Node, mean: torch.fx.Node, shape: tuple[int, ...]) -> bool:
@@ -247,3 +270,8 @@ def _shape(value: Any) -> tuple[int, ...]:
 def _strides(node: Any) -> tuple[int, ...]:
     strides: tuple[int, ...] = node.meta["val"].stride()
     return strides
+
+
+#: What a CPU's graph goes through, and a GPU's, in this order.
+FOR_CPU = (simplify,)
+FOR_GPU = (drop_zero_sums, materialise, share_layouts, fuse_statistics, fuse_bias_gradients)

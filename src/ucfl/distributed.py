@@ -1,15 +1,58 @@
-"""Users shared out to processes (``torchrun``): each holds its own users' rows of everything.
+"""Several processes for one run (``torchrun``): each holds its own users' rows of everything.
 
-Users meet in sums and in small gathered vectors, and only :class:`Mixing` and the collaboration
-round ask for those, so algorithms are written as if there were one process. In a single process
-all of this does nothing.
+All of our distributed code is here. Users meet in sums and in small gathered vectors, and only
+:class:`Mixing` and the collaboration round ask for those, so algorithms are written as if there
+were one process. In a single process all of this does nothing.
 """
 
 from __future__ import annotations
 
+import atexit
+import os
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+if dist.is_available():
+    # Its functions take the process group that is there when it is imported as a default, and so
+    # hold it for ever: better now, while there is none, than by PyTorch's tracer (see `leave`).
+    import torch.distributed.nn
+
+
+def join() -> None:
+    """Join the process group, where ``torchrun`` started several processes."""
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or dist.is_initialized():
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    atexit.register(leave, failed=True)  # for who trains in a script of their own
+
+
+def leave(*, failed: bool = False) -> None:
+    """Destroy the process group: after a barrier, or at once where this process failed.
+
+    A process that ends while another is still in their last collective may abort. So does one
+    whose group lives on until Python ends: a thread of Gloo's that drops its last tensors then asks
+    for a Python that is no longer there. Destroying the group waits for its threads, if nobody else
+    holds it.
+    """
+    if dist.is_available() and dist.is_initialized():
+        if not failed:
+            dist.barrier()
+        dist.destroy_process_group()
+
+
+def barrier() -> None:
+    """Wait until all processes are here."""
+    if ranks() > 1:
+        dist.barrier()
+
+
+def is_first() -> bool:
+    """Whether this process speaks and writes for all."""
+    return rank() == 0
 
 
 def ranks() -> int:

@@ -2,7 +2,7 @@
 
 Inputs are [N, U·CI, H, W], weights [U·CO, CI, KH, KW], with strides of any layout, U users of N
 examples each; n, u, co, ci are their coordinates, r a pixel of the output, k = (ci, kh, kw) a place
-in the filter. :mod:`~ucfl.federation.operations` starts them.
+in the filter. :mod:`~ucfl.execution.operations` starts them.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"

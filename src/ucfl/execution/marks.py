@@ -1,6 +1,6 @@
 """Operations that compute nothing: they tell a traced graph something about a tensor.
 
-:mod:`~ucfl.federation.passes` reads them and takes them out. Only graphs for a GPU have them; where
+:mod:`~ucfl.execution.passes` reads them and takes them out. Only graphs for a GPU have them; where
 nothing is traced they are copies.
 """
 

@@ -1,4 +1,4 @@
-"""Operations of a traced graph that start our GPU kernels (:mod:`~ucfl.federation.kernels`).
+"""Operations of a traced graph that start our GPU kernels (:mod:`~ucfl.execution.kernels`).
 
 Each allocates what comes out and starts its kernels. What it returns is told to PyTorch by the
 function after it, for tracing. Block sizes were the fastest of small searches on an H200, for
@@ -12,7 +12,7 @@ import triton
 from torch import Tensor
 from torch.library import custom_op
 
-from ucfl.federation import kernels
+from ucfl.execution import kernels
 
 Ints = list[int]
 

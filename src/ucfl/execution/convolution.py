@@ -1,7 +1,7 @@
 """Convolutions with one weight per user, for all users at once on a GPU.
 
 ``vmap`` turns m users' convolutions into one with m groups, and cuDNN runs that as one kernel per
-group. Here they are implicit matrix products (:mod:`~ucfl.federation.operations`).
+group. Here they are implicit matrix products (:mod:`~ucfl.execution.operations`).
 :data:`DECOMPOSITIONS` is what a traced graph takes instead of PyTorch's. How filters are turned and
 parts are summed is part of the graph, where PyTorch's compiler can fuse it.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ucfl.federation.operations import MANY, WIDE, Ints
+from ucfl.execution.operations import MANY, WIDE, Ints
 
 
 def grouped_convolution(

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ucfl.execution.private import OpOverload, schema, script, unoptimised
+
 #: Overloads that compute the same to the bit: a number becomes a tensor in both.
 SAME = {
     (f"aten::{name}.Tensor", f"aten::{name}.Scalar")
@@ -27,14 +29,11 @@ class _Unfaithful(Exception):  # noqa: N818 (nobody sees it)
     """A graph that TorchScript would not run as it is."""
 
 
-def without_python(graph: torch.fx.GraphModule) -> Callable[..., tuple[Tensor, ...]]:
-    """The graph, run by TorchScript's interpreter; itself where that would run something else.
-
-    A unit of its own is freed with the graph, which a scripted module would not be.
-    """
+def without_gil(graph: torch.fx.GraphModule) -> Callable[..., tuple[Tensor, ...]]:
+    """The graph, run by TorchScript's interpreter; itself where that would run something else."""
     try:
-        unit = torch.jit.CompilationUnit(_source(graph.graph))
-        _check(unit.run.graph, graph.graph)
+        scripted = script(_source(graph.graph))
+        _check(scripted.graph, graph.graph)
     except Exception:  # its compiler has its own; there is nothing for anybody to do
         return graph
     constants = [
@@ -42,9 +41,8 @@ def without_python(graph: torch.fx.GraphModule) -> Callable[..., tuple[Tensor, .
     ]
 
     def run(*given: Tensor) -> tuple[Tensor, ...]:
-        # Optimised, it would round in other places.
-        with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
-            result: tuple[Tensor, ...] = unit.run(*given, *constants)
+        with unoptimised():
+            result: tuple[Tensor, ...] = scripted(*given, *constants)
             return result
 
     return run
@@ -65,7 +63,7 @@ def _source(graph: torch.fx.Graph) -> str:
             lines.append(f"{node.name} = {node.args[0]}[{node.args[1]}]")
         elif _is_number(node):
             lines.append(f"{node.name} = torch.tensor({values})")
-        elif isinstance(node.target, torch._ops.OpOverload):
+        elif isinstance(node.target, OpOverload):
             lines.append(f"{node.name} = torch.ops.{node.target.overloadpacket}({values})")
         else:
             raise _Unfaithful(node.format_node())
@@ -91,7 +89,7 @@ def _is_number(node: torch.fx.Node) -> bool:
     return copied and isinstance(node.args[0], int | float)
 
 
-def _check(script: torch._C.Graph, graph: torch.fx.Graph) -> None:
+def _check(found: Any, graph: torch.fx.Graph) -> None:
     """Refuse a script that does not call exactly what the graph calls.
 
     TorchScript's compiler may choose another overload, write a call anew (a number divided by a
@@ -100,23 +98,22 @@ def _check(script: torch._C.Graph, graph: torch.fx.Graph) -> None:
     ours = {"aten::__getitem__", "aten::tensor"}
     called = [
         node.schema().split("(")[0]
-        for node in script.nodes()
+        for node in found.nodes()
         if not node.kind().startswith("prim::") and node.kind() not in ours
     ]
     asked = [
-        node
-        for node in graph.nodes
-        if isinstance(node.target, torch._ops.OpOverload) and not _is_number(node)
+        node for node in graph.nodes if isinstance(node.target, OpOverload) and not _is_number(node)
     ]
     for node, name in zip(asked, called, strict=True):
-        schema = node.target._schema
-        wanted = schema.name + (f".{schema.overload_name}" if schema.overload_name else "")
+        declared = schema(node.target)
+        wanted = declared.name
+        wanted += f".{declared.overload_name}" if declared.overload_name else ""
         if name not in (wanted, f"{wanted}_hacked_twin") and (wanted, name) not in SAME:
             raise _Unfaithful(f"{name} for {wanted}")
         # Numbers are whole or not in TorchScript, never bool; and it likes tensors to come first.
-        for value, argument in zip(node.args, schema.arguments, strict=False):
+        for value, argument in zip(node.args, declared.arguments, strict=False):
             if isinstance(value, bool) and "bool" not in str(argument.type):
                 raise _Unfaithful(f"{value} for {argument}")
-        first = schema.arguments[0] if node.args else None
+        first = declared.arguments[0] if node.args else None
         if first and str(first.type) == "Tensor" and not isinstance(node.args[0], torch.fx.Node):
             raise _Unfaithful(f"{node.args[0]} for {first}")

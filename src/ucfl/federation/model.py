@@ -1,0 +1,72 @@
+"""The model as a pure function of a row of Θ: what it says, and what it loses on a batch."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (PyTorch's own convention)
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ucfl.execution import gradient
+from ucfl.federation.layers import KeyedDropout, adapt
+from ucfl.federation.rows import Rows
+from ucfl.federation.schedule import Batch
+
+
+class LocalModel:
+    """One user's model. ``weights`` are the trainable part of its row, ``rest`` is all else.
+
+    The module inside is one for all users, so these functions are never called at the same time:
+    an executor traces them, or calls them for one user after another.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device) -> None:
+        self.template = copy.deepcopy(module)
+        self.adapted, self.context = adapt(module)
+        self.adapted.to(device)
+        self.rows = Rows(self.adapted)
+        #: Whether it writes to its inputs, and then gets a copy; see :mod:`.checks`.
+        self.writes_inputs = False
+        #: Whether what it says of an example depends on the others; see :mod:`.checks`.
+        self.couples_examples = False
+        self.keyed = any(isinstance(layer, KeyedDropout) for layer in self.adapted.modules())
+
+    def outputs(self, row: Tensor, inputs: Tensor) -> Tensor:
+        """What the model says of some inputs, in evaluation mode."""
+        cut = self.rows.trainable
+        self.adapted.eval()
+        self.context.real = None
+        return self.call(self.rows.tensors(row[:cut], row[cut:]), inputs)
+
+    def loss(self, weights: Tensor, rest: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Mean loss on a batch, in training mode, and the buffers that come out."""
+        tensors = self.rows.tensors(weights, rest)
+        self.adapted.train()
+        self.context.real, self.context.key = batch.real, batch.key
+        outputs = self.call(tensors, batch.inputs)
+        losses = F.cross_entropy(outputs, batch.labels, reduction="none")
+        if batch.real is not None:
+            losses = losses * batch.real
+        if batch.weights is not None:
+            losses = losses * batch.weights
+        return losses.sum() / batch.divisor, self.rows.rest(tensors)
+
+    def gradient(self, weights: Tensor, rest: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """∇ of the loss with respect to the weights, and the buffers that come out."""
+        return gradient(lambda at: self.loss(at, rest, batch), weights)
+
+    def call(self, tensors: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        """The module with these parameters and buffers, in its present mode and context."""
+        given = self._scaled(inputs)
+        if self.writes_inputs:
+            given = given.clone()
+        outputs: Tensor = functional_call(self.adapted, tensors, (given,), tie_weights=False)
+        return outputs.to(self.rows.dtype)
+
+    def _scaled(self, inputs: Tensor) -> Tensor:
+        """Bytes become numbers in [0, 1]; other numbers stay; both in the model's precision."""
+        if inputs.dtype == torch.uint8:
+            return inputs.to(self.rows.dtype) / 255
+        return inputs.to(self.rows.dtype) if inputs.is_floating_point() else inputs
