@@ -21,7 +21,7 @@ from side_by_side import entry, keep, random_users, side_by_side
 from torch import nn
 
 from ucfl import Federation, LocalTraining, Users
-from ucfl.federation import create, graphs
+from ucfl.federation import create
 
 TRAINING = LocalTraining(lr=0.1, momentum=0.9, batch=64, epochs=1)
 
@@ -73,7 +73,9 @@ def ours(users: Users, model: nn.Module, device: str, **options: Any) -> Callabl
 
 def in_python(users: Users) -> Callable[[], Any]:
     """Ours with Python between operations, which threads wait for."""
-    with mock.patch.object(graphs, "without_python", lambda graph: graph):
+    from ucfl.execution import tracing
+
+    with mock.patch.object(tracing, "without_gil", lambda graph: graph):
         run = ours(users, model_of("lenet5"), "cpu")
         run()  # makes the graphs
     return run

@@ -16,7 +16,7 @@ from typing import Any, get_args
 from side_by_side import entry, keep, synchronise
 
 import ucfl
-from ucfl.federation.precision import Precision
+from ucfl.execution import Precision
 from ucfl.runs.folder import mean, worst
 
 ALGORITHMS = ("fedavg", "user-centric")

@@ -53,7 +53,7 @@ def measure(m: int, n: int, device: str) -> dict[str, Any]:
     return {
         "users": m,
         "examples": n,
-        "chunk": fed.chunk,
+        "executor": str(fed.executor),
         "first_round_seconds": round(first, 2),
         "round_seconds": round(seconds, 4),
         "microseconds_per_user": round(1e6 * seconds / m, 1),
