@@ -30,6 +30,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "docs" / "wireless.md",
     ROOT / "docs" / "speed.md",
+    ROOT / "docs" / "last-batch.md",
     ROOT / "docs" / "algorithms" / "adaptive-user-centric.md",
     RESULTS / "README.md",
 ]
@@ -200,6 +201,26 @@ def worst_user() -> str:
     return f"{tables.markdown(heads, rows)}\n\n`{stored['command']}`"
 
 
+def last_batch() -> str:
+    """The three forms of the last batch: means over seeds, and the lowest seed."""
+    files = sorted(BENCHMARKS.glob("last-batch-*.json"))
+    found: dict[tuple[str, str, str], list[dict[str, dict[str, float]]]] = {}
+    for row in (row for file in files for row in json.loads(file.read_text())):
+        key = f"{row['scenario']} ({row['rounds']} rounds)", row["algorithm"], row["last_batch"]
+        found.setdefault(key, []).append(row)
+    heads = ["scenario", "algorithm", "last batch", "seeds", "mean, best", "mean, final"]
+    rows = []
+    for key, each in found.items():
+
+        def over(who: str, when: str, each: list[dict[str, dict[str, float]]] = each) -> str:
+            values = [row[who][when] for row in each]
+            return f"{sum(values) / len(values):.1f} ({min(values):.1f})"
+
+        figures = [over(who, when) for who in ("mean", "worst") for when in ("best", "final")]
+        rows.append([*key, str(len(each)), *figures])
+    return tables.markdown([*heads, "worst user, best", "worst user, final"], sorted(rows))
+
+
 def benchmark(name: str, columns: dict[str, str]) -> Callable[[], str]:
     """Some columns of a stored benchmark, and the machine that it ran on."""
 
@@ -249,6 +270,14 @@ WHOLE = {
     "first_round_seconds": "first round, s",
     "whole_seconds": "the whole run, s",
 }
+VERSIONS = {
+    "model": "model",
+    "compiled": "compiled",
+    "users": "users",
+    "ratio": "times version 0.1",
+    "seconds": "seconds a round",
+    "seconds_against": "version 0.1",
+}
 PRECISION = {
     "algorithm": "algorithm",
     "what": "precision",
@@ -275,6 +304,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "precision": benchmark("precision-cuda", PRECISION),
     "scale-cpu": benchmark("scale-cpu", SCALE),
     "scale-gpu": benchmark("scale-gpu", SCALE),
+    "versions-cpu": benchmark("versions-cpu", VERSIONS),
+    "versions-gpu": benchmark("versions-gpu", VERSIONS),
+    "versions-gpu-again": benchmark("versions-gpu-again", VERSIONS),
+    "last-batch": last_batch,
     "rotated-mnist": rotated_mnist,
     "grid": grid,
     "on-air": on_air,
