@@ -25,3 +25,9 @@ def check_name(kind: str, name: str, known: Collection[str], hint: str = "") -> 
     """Raise unless ``name`` is one of ``known``."""
     if name not in known:
         raise unknown(kind, name, known, hint)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, for a sentence in brackets."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".")

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ucfl.errors import UcflWarning
+from ucfl.errors import UcflWarning, first_line
 from ucfl.execution.chunks import Chunk
 from ucfl.execution.private import version
 from ucfl.execution.stacked import Run, Stacked
-from ucfl.execution.tracing import reason, trace
+from ucfl.execution.tracing import trace
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Recorded(Stacked):
             raise
         except RuntimeError as error:  # an operation that waits for the device, for instance
             warnings.warn(
-                f"a step cannot be recorded as a CUDA graph ({reason(error)}); it is launched "
+                f"a step cannot be recorded as a CUDA graph ({first_line(error)}); it is launched "
                 "operation by operation: the same numbers, but slower.",
                 UcflWarning,
                 stacklevel=5,

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from ucfl.errors import UcflWarning
+from ucfl.errors import UcflWarning, first_line
 from ucfl.execution.chunks import Chunk, chunks
 from ucfl.execution.executor import Batches, Cut, Function, Step, Tensors
 from ucfl.execution.plain import Plain
 from ucfl.execution.precision import Precision, computing
-from ucfl.execution.tracing import Untraceable, reason, trace
+from ucfl.execution.tracing import Untraceable, trace
 
 Run = Callable[..., tuple[Tensor, ...]]
 Groups = tuple[Tensors, ...]
@@ -211,7 +211,7 @@ class Stacked:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # whatever the person's model does under vmap
-            raise Untraceable(reason(error)) from error
+            raise Untraceable(first_line(error)) from error
         return self._in_precision(function)
 
     def _in_precision(self, function: Run) -> Run:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ucfl.errors import UcflWarning
+from ucfl.errors import UcflWarning, first_line
 from ucfl.execution import passes
 from ucfl.execution.marks import for_gpu
 from ucfl.execution.pooling import Pooling
@@ -35,12 +35,6 @@ class Untraceable(Exception):  # noqa: N818 (nobody sees it)
     """A function that cannot be computed in this way; its text says why."""
 
 
-def reason(error: Exception) -> str:
-    """The first line of an error, for a sentence in brackets."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].rstrip(".")
-
-
 def trace(
     function: Function, arguments: list[Tensor], *, compiled: bool = False, written: int = 0
 ) -> Function:
@@ -54,7 +48,7 @@ def trace(
             with Pooling():
                 graph = make_graph(function, _decompositions() if gpu else {}, *arguments)
         except Exception as error:  # whatever the person's model does
-            raise Untraceable(reason(error)) from error
+            raise Untraceable(first_line(error)) from error
         for change in passes.FOR_GPU if gpu else passes.FOR_CPU:
             change(graph.graph)
         graph.graph.eliminate_dead_code()
@@ -76,7 +70,7 @@ def _compiled(graph: torch.fx.GraphModule, arguments: list[Tensor], written: int
         raise
     except Exception as error:  # no C++ compiler, for instance
         warnings.warn(
-            f"the step cannot be compiled here ({reason(error)}); it is run without: the same "
+            f"the step cannot be compiled here ({first_line(error)}); it is run without: the same "
             "numbers up to rounding, but slower.",
             UcflWarning,
             stacklevel=2,

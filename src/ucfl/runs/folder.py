@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ucfl import algorithms, distributed
 from ucfl.algorithms import Algorithm
-from ucfl.errors import UcflError
+from ucfl.errors import UcflError, first_line
 from ucfl.federation import Federation
 from ucfl.runs.checkpoint import Checkpoint, write_atomically
 from ucfl.users import Scenario, Users
@@ -100,11 +100,16 @@ class Run:
         """The tidy table: round, user, metric, value. Round 0 is the untrained model."""
         try:
             # In one go: a running trainer may put a newer file in its place at any time.
-            data = io.BytesIO((self.folder / HISTORY).read_bytes())
-            history: pd.DataFrame = pq.read_table(data).to_pandas()
+            table = pq.read_table(io.BytesIO((self.folder / HISTORY).read_bytes()))
+            # Version 0.1 stored no checksum.
+            if (table.schema.metadata or {}).get(b"sha256", digest := _digest(table)) != digest:
+                raise ValueError("its checksum does not fit its contents")
+            history: pd.DataFrame = table.to_pandas()
             return history
-        except (OSError, ValueError) as error:
-            raise UcflError(f"{self.folder} holds no readable history ({error}).") from error
+        except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+            raise UcflError(
+                f"{self.folder} holds no readable history ({first_line(error)})."
+            ) from error
 
     def per_user(self, metric: str) -> NDArray[np.float64]:
         """One metric as [rounds + 1, users]."""
@@ -215,11 +220,14 @@ def read_configuration(folder: Path) -> dict[str, Any]:
     try:
         about: dict[str, Any] = json.loads(file.read_text())
         about["configuration"]["seed"]
+        # Version 0.1 stored neither a format nor a checksum.
+        if {"format", "sha256"} & {*about} and about.pop("sha256") != _json_digest(about):
+            raise ValueError("its checksum does not fit its contents")
     except FileNotFoundError:
         raise UcflError(f"{folder} is not a run: it holds no {CONFIGURATION}.") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UcflError(
-            f"{file} is damaged ({error}); start the run again with --fresh."
+            f"{file} is damaged ({first_line(error)}); start the run again with --fresh."
         ) from error
     return about
 
@@ -233,7 +241,8 @@ def write_configuration(
 ) -> None:
     """Write ``run.json``: what to repeat the run with; ``users`` are all of them."""
     packages = ("ucfl", "torch", "numpy", "scikit-learn", "scipy")
-    about = {
+    about: dict[str, Any] = {
+        "format": 2,
         "configuration": configuration.identity(),
         "scenario": configuration.scenario.model_dump(mode="json"),
         "algorithm": configuration.algorithm,
@@ -259,6 +268,7 @@ def write_configuration(
         "versions": {"python": platform.python_version()} | {p: _version(p) for p in packages},
         "command": ["ucfl", *sys.argv[1:]],
     }
+    about["sha256"] = _json_digest(about)
     # Lists of numbers on one line each: a user's labels would fill a screen. Only the encoder's own
     # line breaks can match, since those inside names are escaped.
     text = re.sub(
@@ -280,7 +290,24 @@ def write_history(folder: Path, checkpoint: Checkpoint) -> None:
         }
         tables.append(pa.table(columns))
     table = pa.concat_tables(tables)
+    table = table.replace_schema_metadata({"sha256": _digest(table)})
     write_atomically(folder / HISTORY, lambda path: pq.write_table(table, path))
+
+
+def _json_digest(about: dict[str, Any]) -> str:
+    """SHA-256 of values that JSON can hold, but for a checksum among them."""
+    rest = {key: value for key, value in about.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def _digest(table: pa.Table) -> bytes:
+    """SHA-256 of a history's columns."""
+    digest = hashlib.sha256()
+    for name in ("round", "user", "value"):
+        values = np.ascontiguousarray(table[name].to_numpy())
+        digest.update(f"{name} {values.dtype}".encode() + values.tobytes())
+    digest.update("\n".join(table["metric"].to_pylist()).encode())
+    return digest.hexdigest().encode()
 
 
 def device_name(device: torch.device) -> str:

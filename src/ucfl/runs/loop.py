@@ -18,7 +18,7 @@ from ucfl.algorithms import Algorithm
 from ucfl.errors import UcflError
 from ucfl.execution import Options
 from ucfl.federation import Federation, LocalTraining, create
-from ucfl.runs.checkpoint import Checkpoint
+from ucfl.runs.checkpoint import Checkpoint, before
 from ucfl.runs.folder import (
     CHECKPOINT,
     CONFIGURATION,
@@ -205,13 +205,9 @@ def train(
     saved, said = time.perf_counter(), False
     try:
         while point.round < scenario.rounds:
-            t = point.round + 1
-            state = algorithm.round(fed, point.state, t)
-            sent = torch.tensor([astuple(algorithm.traffic(fed, state))], dtype=torch.float64)
-            seconds = time.perf_counter() - began
-            traffic = torch.cat([point.traffic, sent])
-            point = Checkpoint(t, seconds, state, point.history, traffic)
-            point = replace(point, history=_evaluated(fed, algorithm, point))
+            # One assignment: a stop anywhere in a round leaves the round before, whole.
+            point = _after_a_round(fed, algorithm, point, began)
+            t = point.round
             if on_round and distributed.is_first():
                 test = point.history["test_accuracy"][-1].double().numpy()
                 on_round(Progress(algorithm.label, t, scenario.rounds, mean(test), worst(test)))
@@ -226,8 +222,21 @@ def train(
         _keep(folder, point)
         raise Stopped(folder, point.round) from None
     _keep(folder, point)
+    before(_checkpoint_file(folder)).unlink(missing_ok=True)  # the run is whole without it
     distributed.barrier()  # the first has written the history: any process may read the run now
     return Run(folder, scenario, algorithm, fed.seed)
+
+
+def _after_a_round(
+    fed: Federation, algorithm: Algorithm, point: Checkpoint, began: float
+) -> Checkpoint:
+    """One round further: state, traffic and accuracies as one value."""
+    t = point.round + 1
+    state = algorithm.round(fed, point.state, t)
+    sent = torch.tensor([astuple(algorithm.traffic(fed, state))], dtype=torch.float64)
+    seconds = time.perf_counter() - began
+    after = Checkpoint(t, seconds, state, point.history, torch.cat([point.traffic, sent]))
+    return replace(after, history=_evaluated(fed, algorithm, after))
 
 
 def _my_users(users: Users) -> Users:
