@@ -229,3 +229,108 @@ class Remembers(nn.Module):
             out = out + self.hidden
         self.hidden = out.detach().mean(0)
         return out
+
+
+class ShowsItsMean(nn.Module):
+    """Writes in training what it reads in evaluation."""
+
+    def __init__(self):
+        super().__init__()
+        self.last, self.mean = nn.Linear(64, CLASSES), torch.zeros(64)
+
+    def forward(self, x):
+        h = x.flatten(1)
+        if self.training:
+            self.mean = h.mean(0).detach()
+        return self.last(h - self.mean)
+
+
+class Clamps(nn.Module):
+    """Writes to its own parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(64, CLASSES)
+
+    def forward(self, x):
+        self.last.weight.data.clamp_(-0.01, 0.01)
+        return self.last(x.flatten(1))
+
+
+class Rounded(nn.Module):
+    """Numbers of embeddings."""
+
+    def forward(self, x):
+        return x.abs().clamp(max=8).long()
+
+
+class Standardised(nn.Module):
+    """No number at all for an example of zeros, which padding is made of."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(64, CLASSES)
+
+    def forward(self, x):
+        h = x.flatten(1)
+        return self.last((h - h.mean(1, keepdim=True)) / h.std(1, keepdim=True))
+
+
+class TimeMajor(nn.Module):
+    """Asks its layer how it was made; dropout over [time, batch, features]."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.drop, self.last = nn.GRU(8, 6), nn.Dropout(0.3), nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        self.rnn.flatten_parameters()
+        first = x.new_zeros(self.rnn.num_layers, len(x), self.rnn.hidden_size)
+        h, _ = self.rnn(x[:, 0].transpose(0, 1), first)
+        return self.last(self.drop(h)[-1])
+
+
+class BatchAndTime(nn.Module):
+    """BatchNorm over examples and time together, which padding cannot be told apart in."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(8, 5), nn.BatchNorm1d(5), nn.Linear(5, CLASSES)
+
+    def forward(self, x):
+        h = self.norm(self.first(x[:, 0]).flatten(0, 1))
+        return self.last(h.view(len(x), -1, 5).mean(1))
+
+
+def zero_head():
+    """Outputs tell nothing of what happens before the last layer."""
+    model = Coupled()
+    nn.init.zeros_(model.last.weight)
+    return model
+
+
+def untracked():
+    """Statistics of the batch in evaluation too."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6, track_running_stats=False),
+        nn.Tanh(), nn.Linear(6, CLASSES),
+    )  # fmt: skip
+
+
+def hooked():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6), nn.Linear(6, CLASSES))
+    model[2].register_forward_hook(_tripled)
+    return model
+
+
+def _tripled(module, inputs, output):
+    return 3 * output
+
+
+HARD |= {
+    "a head of zeros": zero_head,
+    "statistics of the batch": untracked,
+    "a hook on BatchNorm": hooked,
+    "no number for zeros": Standardised,
+    "BatchNorm over time": BatchAndTime,
+}

@@ -132,6 +132,42 @@ def test_hyper_parameters_are_data_and_nothing_is_traced_again_for_them(name):
     assert set(counts) == {counts[0]}
 
 
+@dataclass(frozen=True)
+class Apart:
+    """Two states, two constants and two hyper-parameters, each used in its own way."""
+
+    def __call__(self, state, batch, constants, hyper):
+        (one, two), (left, right), (a, b) = state, constants, hyper
+        return one + a * left, two - b * right
+
+
+@each_executor
+def test_one_tensor_given_twice_is_two_arguments(name):
+    """A tracer that tells arguments apart by identity would make one of them."""
+    executor = executors()[name]
+    _, batches, _ = problem()
+    zero = torch.zeros(USERS, FEATURES, dtype=torch.float64, device=device)
+    ones, twos = torch.ones_like(zero), 2 * torch.ones_like(zero)
+    (a,), (b,) = rate(0.5), rate(0.25)
+    steps = torch.tensor(COUNTS, device=device)[:, None]
+    for state, constants, hyper in (
+        ((zero, zero), (ones, ones), (a, a)),
+        ((zero, ones), (ones, twos), (a, b)),
+    ):
+        one, two = executor.iterate(Apart(), state, batches, hyper, constants)
+        assert close(one, state[0] + hyper[0] * constants[0] * steps)
+        assert close(two, state[1] - hyper[1] * constants[1] * steps)
+
+
+@each_executor
+def test_without_a_step_results_are_copies(name):
+    state, batches, constants = problem()
+    nothing = dataclasses.replace(batches, counts=[0] * USERS, steps=0 * batches.steps)
+    theta, _ = executors()[name].iterate(Fit(), state, nothing, rate(0.1), constants)
+    assert torch.equal(theta, state[0])
+    assert theta.data_ptr() != state[0].data_ptr()
+
+
 def product(row, matrix, shared):
     return row @ matrix, (row * shared).sum()
 

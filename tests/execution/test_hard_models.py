@@ -12,8 +12,18 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import DEVICE
-from execution.hard_models import CLASSES, HARD, Counts, Draws, Remembers
+from conftest import DEVICE, close
+from execution.hard_models import (
+    CLASSES,
+    HARD,
+    Clamps,
+    Counts,
+    Draws,
+    Remembers,
+    Rounded,
+    ShowsItsMean,
+    TimeMajor,
+)
 from federation.reference import flat, load, train_one_user
 from ucfl.errors import UcflError, UcflWarning
 from ucfl.federation import Federation, LocalTraining
@@ -100,9 +110,31 @@ def test_hard_models_train_as_in_a_loop_twenty_times(name, executor, count, thre
         assert evaluated < 1e-9
 
 
-STACKABLE = sorted(
-    set(HARD) - {"branch on weights", "branch on data", "gradient reversal", "coupled examples"}
-)
+ONE_BY_ONE = {
+    *("branch on weights", "branch on data", "gradient reversal", "coupled examples"),
+    *("a head of zeros", "statistics of the batch", "a hook on BatchNorm", "BatchNorm over time"),
+}
+
+
+def test_dropout_in_a_time_major_layer_does_not_depend_on_padding():
+    users, training = six_users(), LocalTraining(batch=BATCH, lr=LR, last_batch="keep")
+    torch.manual_seed(3)
+    model = TimeMajor().double()
+    theta = []
+    for path in ({"chunk": 3}, {"plain": True}):
+        fed = Federation(users, model, training=training, device=DEVICE, **path)
+        theta.append(fed.train(fed.initial(), 1))
+    assert close(*theta, atol=1e-9)
+
+
+def test_whole_numbers_that_a_row_cannot_hold_are_refused():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, CLASSES))
+    model.register_buffer("codes", torch.tensor([2**24 + 1]))
+    with pytest.raises(UcflError, match="codes holds values"):
+        Federation(six_users(), model)
+
+
+STACKABLE = sorted(set(HARD) - ONE_BY_ONE)
 
 
 @pytest.mark.filterwarnings("error::ucfl.errors.UcflWarning")
@@ -152,12 +184,22 @@ REFUSED = {
     ),
     "a counter": Counts,
     "a hidden state": Remembers,
+    "what evaluation reads": ShowsItsMean,
+    "parameters": Clamps,
+    "an embedding with max_norm": lambda: nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(64, 6),
+        Rounded(),
+        nn.Embedding(9, 4, max_norm=0.1),
+        nn.Flatten(),
+        nn.Linear(24, CLASSES),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_no_executor_takes_is_refused_in_one_sentence(name):
-    with pytest.raises(UcflError, match=r"random numbers|keeps|two answers") as refusal:
+    with pytest.raises(UcflError, match=r"random numbers|keeps|two answers|writes to") as refusal:
         Federation(six_users(), REFUSED[name](), training=LocalTraining(batch=BATCH), device=DEVICE)
     assert str(refusal.value).endswith(".")
     assert "\n" not in str(refusal.value)

@@ -59,7 +59,7 @@ class FedMoE(Algorithm):
 
     def federation(self, fed: Federation) -> Federation:
         """The same users with the mixture as their model."""
-        return fed.with_model(self.mixture)
+        return fed.with_model(self, self.mixture)
 
     def start(self, fed: Federation) -> State:
         """Everyone has the same experts and an even gate."""

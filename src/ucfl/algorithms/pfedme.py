@@ -43,7 +43,9 @@ class Proximal:
         near = near - lr * (found + strength * (near - w))
         moved = outer_lr * strength
         w = torch.where(ends, w - moved * (w - near), w)
-        rest = torch.where(ends, rest - moved * (rest - near_rest), rest)
+        # Buffers that training leaves alone stay as they are, also where they are infinite.
+        trained = ends & (rest != near_rest)
+        rest = torch.where(trained, rest - moved * (rest - near_rest), rest)
         return w, near, rest, near_rest
 
 

@@ -9,6 +9,7 @@ from ucfl.execution.memory import saved_bytes
 from ucfl.execution.normalisation import normalise
 from ucfl.execution.plain import Plain
 from ucfl.execution.precision import Precision, computing
+from ucfl.execution.private import version
 from ucfl.execution.stacked import Stacked
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "gradient",
     "normalise",
     "saved_bytes",
+    "version",
 ]

@@ -134,8 +134,11 @@ class Stacked:
         def result(chunk: Chunk) -> tuple[Tensor, ...]:
             now, number, *rest = first if chunk is parts[0] else groups(chunk)
             carried, fixed = tuple(_flat((now, number))), _flat(tuple(rest))
-            for _ in range(max(batches.counts[chunk.start : chunk.stop])):
+            steps = max(batches.counts[chunk.start : chunk.stop])
+            for _ in range(steps):
                 carried = run(*carried, *fixed)
+            if not steps:  # results never share memory with what was given
+                carried = tuple(part.clone() for part in carried)
             return self._kept(chunk, tuple(carried[place] for place in places))
 
         return self._joined(result, parts)

@@ -43,6 +43,8 @@ def trace(
     The function may write to its first ``written`` arguments, and to nothing else.
     """
     gpu = for_gpu(arguments[0])
+    # The tracer tells arguments apart by identity: one tensor given twice would be one input.
+    arguments = [argument.detach() for argument in arguments]
     with _tracer:
         try:
             with Pooling():

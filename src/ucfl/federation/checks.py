@@ -7,13 +7,15 @@ and random numbers of its own could never be repeated.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ucfl.errors import UcflError
-from ucfl.execution import Precision, computing, drawn_from
+from ucfl.execution import Precision, computing, drawn_from, version
+from ucfl.federation.draws import uniform
 from ucfl.federation.model import LocalModel
 from ucfl.users import Users
 
@@ -21,11 +23,11 @@ from ucfl.users import Users
 DIFFERENT = 1e-3
 
 
-def check(model: LocalModel, users: Users, *, padded: bool, precision: Precision) -> None:
+def check(model: LocalModel, users: Users, *, precision: Precision) -> None:
     """Raise a :class:`UcflError` where the model does not fit the users or is no pure function.
 
-    And find out whether it couples the examples of a batch, other than by BatchNorm: such a model
-    must not see padding, which ``padded`` says is there in training, and is in evaluation.
+    And find out whether it writes to its inputs (then it gets a copy), and whether it couples the
+    examples of a batch other than by BatchNorm (then it must not see padding).
     """
     if model.rows.trainable == 0:
         raise UcflError("the model has no trainable parameter.")
@@ -33,38 +35,51 @@ def check(model: LocalModel, users: Users, *, padded: bool, precision: Precision
     examples = users.train.inputs[real.nonzero()[:2].unbind(1)]
     device = examples.device
     with computing(precision, device), torch.no_grad():
-        given = examples.clone()
-        _check_shape(model, users, given[:1])
-        model.writes_inputs = not torch.equal(given, examples)
+        _check_shape(model, users, examples[:1])
     with computing("float32", device), torch.no_grad():
-        for training in (False, True):
-            called = _Called(model, training)
-            if training:
-                _check_runs(called, examples)
+        evaluated, trained = _Called(model, training=False), _Called(model, training=True)
+        _check_runs(trained, examples)
+        for called in (evaluated, trained):
             _check_draws(called, examples)
-            _check_memory(called, examples)
-            if len(examples) == 2 and (padded or not training):
-                model.couples_examples |= _couples_examples(called, examples)
+            _check_writes(called, examples)
+        _check_memory(evaluated, trained, examples)
+        if len(examples) == 2:
+            model.couples_examples = any(
+                _couples_examples(called, examples) for called in (evaluated, trained)
+            )
 
 
 class _Called:
-    """The model in one of its modes, as a function of its inputs."""
+    """The model in one of its modes, as a function of its inputs.
+
+    Its weights are the first ones with a little noise: with a last layer of zeros, for instance,
+    outputs would tell nothing.
+    """
 
     def __init__(self, model: LocalModel, training: bool) -> None:
         self.model, self.training = model, training
+        row, cut = model.rows.initial, model.rows.trainable
+        place = torch.arange(cut)
+        noise = (uniform(7, place) - 0.5).to(row.dtype) * 0.1
+        self.weights, self.rest = row[:cut] + noise, row[cut:]
+        self.as_made = self.weights.clone()
 
     def __call__(self, inputs: Tensor, real: Tensor | None = None) -> Tensor:
-        model = self.model
-        row, cut = model.rows.initial.to(inputs.device), model.rows.trainable
+        return self.with_buffers(inputs, real)[0]
+
+    def with_buffers(self, inputs: Tensor, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The outputs, and the buffers that come out."""
+        model, device = self.model, inputs.device
         model.adapted.train(self.training)
-        model.context.real = real
-        model.context.key = torch.zeros((), dtype=torch.int64, device=inputs.device)
-        return model.call(model.rows.tensors(row[:cut], row[cut:]), inputs)
+        model.context.real = real if self.training else None
+        model.context.key = torch.zeros((), dtype=torch.int64, device=device)
+        tensors = model.rows.tensors(self.weights.to(device), self.rest.to(device))
+        return model.call(tensors, inputs), model.rows.rest(tensors)
 
 
 def _check_shape(model: LocalModel, users: Users, example: Tensor) -> None:
     try:
-        out = _Called(model, training=False)(example)
+        out = _Called(model, training=False)(example.clone())
     except Exception as error:  # whatever the person's model raises
         raise UcflError(
             f"the model does not take inputs of shape {users.input_shape}: {error}."
@@ -78,13 +93,13 @@ def _check_shape(model: LocalModel, users: Users, example: Tensor) -> None:
 
 def _check_runs(called: _Called, examples: Tensor) -> None:
     try:
-        called(examples)
+        called(examples.clone())
     except Exception as error:  # whatever the person's model raises
         raise UcflError(f"the model fails in training mode: {error}.") from error
 
 
 def _check_draws(called: _Called, examples: Tensor) -> None:
-    if drawn := drawn_from(lambda: called(examples)):
+    if drawn := drawn_from(lambda: called(examples.clone())):
         raise UcflError(
             f"the model draws random numbers of its own ({', '.join(drawn)}), which no run could "
             "repeat: use nn.Dropout layers, whose draws are keyed by seed, round and user, and "
@@ -92,20 +107,35 @@ def _check_draws(called: _Called, examples: Tensor) -> None:
         )
 
 
-def _check_memory(called: _Called, examples: Tensor) -> None:
-    """A second pass must not know of the first."""
-    first = called(examples)
-    kept = _kept(called.model.adapted)
-    called(examples.flip(0))
-    changed = {
-        name for name, value in _kept(called.model.adapted).items() if kept.get(name) != value
-    }
+def _check_writes(called: _Called, examples: Tensor) -> None:
+    """Inputs that are written to are copied from then on; parameters must not be."""
+    given = examples.clone()
+    untouched = version(given)
+    called(given)
+    called.model.writes_inputs |= version(given) != untouched
+    if not torch.equal(called.weights, called.as_made):
+        raise UcflError(
+            "the model writes to its parameters when it is called (an embedding with max_norm, "
+            "for instance), but they are the training's to change: do it without."
+        )
+
+
+def _check_memory(evaluated: _Called, trained: _Called, examples: Tensor) -> None:
+    """A pass must not know of those before it, in either mode."""
+    other = _unlike(examples)
+    first = [called(examples) for called in (evaluated, trained)]
+    kept = _kept(trained.model.adapted)
+    for called in (trained, evaluated):
+        called(other)
+    now = _kept(trained.model.adapted)
+    changed = {name for name in {*kept, *now} if not _same(kept.get(name), now.get(name))}
     if changed:
         raise UcflError(
             f"the model keeps {', '.join(sorted(changed))} from one batch to the next, which all "
             "users would share: register it as a buffer, or do without."
         )
-    if not _alike(called(examples), first):
+    again = [called(examples) for called in (evaluated, trained)]
+    if not all(map(_alike, first, again)):
         raise UcflError(
             "the model gives two answers to the same inputs: it keeps something from batch to "
             "batch or draws random numbers of its own; register what it keeps as a buffer."
@@ -113,33 +143,62 @@ def _check_memory(called: _Called, examples: Tensor) -> None:
 
 
 def _kept(module: nn.Module) -> dict[str, Any]:
-    """Plain values that modules hold, by name, and how many there are in what they hold."""
+    """Values that modules hold beside parameters and buffers, by name."""
     found: dict[str, Any] = {}
     for prefix, part in module.named_modules():
         for name, value in vars(part).items():
-            where = f"{prefix}.{name}".lstrip(".")
-            if name in ("training", "_parameters", "_buffers", "_modules"):
-                continue
-            if isinstance(value, bool | int | float | str):
-                found[where] = value
-            elif isinstance(value, list | dict | set):
-                found[where] = len(value)
+            known = name in ("training", "_parameters", "_buffers", "_modules")
+            if not known and isinstance(value, bool | int | float | str | Tensor | list | dict):
+                found[f"{prefix}.{name}".lstrip(".")] = copy.deepcopy(_plain(value))
     return found
 
 
-def _couples_examples(called: _Called, examples: Tensor) -> bool:
-    """Whether what the model says of two examples depends on what pads their batch."""
-    real = torch.tensor([True, True, False, False], device=examples.device)
+def _plain(value: Any) -> Any:
+    """What of a value can be compared: tensors, numbers, and how many there are of others."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, list | dict):
+        items = value.values() if isinstance(value, dict) else value
+        return [
+            _plain(item) if isinstance(item, bool | int | float | str | Tensor) else None
+            for item in items
+        ]
+    return value
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.shape == other.shape and torch.equal(one, other)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return type(one) is type(other) and bool(one == other)
+
+
+def _unlike(examples: Tensor) -> Tensor:
+    """Other examples of the same kind, with other sums."""
     other = examples.flip(0)
     if other.is_floating_point():
-        other = 7 * other + 3
-    elif other.dtype == torch.uint8:
-        other = 255 - other
-    padding = torch.zeros_like(examples), other
-    answers = [called(torch.cat([examples, beside]), real)[:2] for beside in padding]
-    return not _alike(*answers)
+        return 7 * other + 3
+    return 255 - other if other.dtype == torch.uint8 else other[:1].expand_as(other).contiguous()
+
+
+def _couples_examples(called: _Called, examples: Tensor) -> bool:
+    """Whether outputs or buffers of two examples depend on what else is in a padded batch."""
+    real = torch.tensor([True, True, False, False], device=examples.device)
+    alone = called.with_buffers(examples)
+    for padding in (torch.zeros_like(examples), _unlike(examples)):
+        try:
+            outputs, buffers = called.with_buffers(torch.cat([examples, padding]), real)
+        except Exception:  # a model that takes no other batch must not be given one
+            return True
+        if not (_alike(outputs[:2], alone[0]) and _alike(buffers, alone[1])):
+            return True
+    return False
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:
-    scale = float(one.abs().max()) if one.numel() else 0.0
+    if one.shape != other.shape:
+        return False
+    finite = one[one.isfinite()]
+    scale = float(finite.abs().max()) if finite.numel() else 0.0
     return bool(torch.allclose(one, other, rtol=DIFFERENT, atol=DIFFERENT * scale, equal_nan=True))

@@ -66,7 +66,8 @@ class Total:
     def __call__(self, row: Tensor, inputs: Tensor, labels: Tensor, real: Tensor) -> tuple[Tensor]:
         """A number."""
         (each,) = self.scores(row, inputs, labels)
-        return ((each * real).sum(dtype=row.dtype),)
+        # Not a product with zero: what a model makes of padding may be no number.
+        return (torch.where(real, each, 0).sum(dtype=row.dtype),)
 
 
 def mean_score(fed: Federation, theta: Tensor, data: Examples, score: Score) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Unpack
 
 import torch
@@ -47,10 +47,8 @@ class Federation:
         self._options: Options = options
         self.model = LocalModel(model, self.device)
         self._plans: dict[Any, Plan] = {}
-        self._numbers: dict[float, Tensor] = {}
-        self._with_models: dict[Callable[[Federation], nn.Module], Federation] = {}
-        padded = self._plan(self.training).cut.padded
-        checks.check(self.model, self.users, padded=padded, precision=self.precision)
+        self._with_models: dict[Hashable, Federation] = {}
+        checks.check(self.model, self.users, precision=self.precision)
         if self.model.couples_examples and not options.get("plain"):
             warnings.warn(
                 "what the model says of an example depends on the others of its batch, so batches "
@@ -101,10 +99,10 @@ class Federation:
         """The model of a row of Θ, to be used outside the federation."""
         return self.rows.module(row, self.model.template).eval()
 
-    def with_model(self, make: Callable[[Federation], nn.Module]) -> Federation:
-        """The same users with another model, made once for each ``make``."""
-        if make not in self._with_models:
-            self._with_models[make] = Federation(
+    def with_model(self, key: Hashable, make: Callable[[Federation], nn.Module]) -> Federation:
+        """The same users with another model, made once for each ``key``."""
+        if key not in self._with_models:
+            self._with_models[key] = Federation(
                 self.users,
                 make(self),
                 training=self.training,
@@ -113,7 +111,7 @@ class Federation:
                 variance_batch=self.variance_batch,
                 **self._options,
             )
-        return self._with_models[make]
+        return self._with_models[key]
 
     # -- training ---------------------------------------------------------------------------
 
@@ -137,7 +135,7 @@ class Federation:
             (weights, torch.zeros_like(weights), rest),
             self._plan(training).drawn(self.users, self.executor, self.seed, t, example_weights),
             hyper=self.numbers(training.lr, training.momentum, pull.strength),
-            constants=pull.rows(self.m, self.rows.trainable),
+            constants=pull.rows(self.m, self.rows),
             wanted=(0, 2),  # the velocity starts anew in every round
         )
         return torch.cat([weights, rest], dim=1) if rest.numel() else weights
@@ -172,11 +170,7 @@ class Federation:
 
     def numbers(self, *values: float) -> tuple[Tensor, ...]:
         """Hyper-parameters as what they are to a step: tensors, so that they may change."""
-        for value in values:
-            if value not in self._numbers:
-                number = torch.full((), value, dtype=self.rows.dtype, device=self.device)
-                self._numbers[value] = number
-        return tuple(self._numbers[value] for value in values)
+        return tuple(torch.full((), v, dtype=self.rows.dtype, device=self.device) for v in values)
 
     def steps_of(self, training: LocalTraining) -> Tensor:
         """K_i: how many steps each user takes in a round."""

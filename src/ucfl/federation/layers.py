@@ -55,6 +55,8 @@ def adapt(model: nn.Module) -> tuple[nn.Module, Context]:
 
 
 def _adapted(layer: nn.Module, context: Context, salt: int) -> nn.Module | None:
+    if layer._forward_hooks or layer._forward_pre_hooks:  # they would be lost
+        return None
     if type(layer) in BATCH_NORMS:
         return PaddedBatchNorm(cast(nn.BatchNorm1d, layer), context)
     if type(layer) in DROPOUTS:
@@ -76,6 +78,8 @@ class PaddedBatchNorm(nn.Module):
         super().__init__()
         self.eps, self.momentum, self._context = layer.eps, layer.momentum, context
         self.weight, self.bias = layer.weight, layer.bias
+        self.num_features, self.affine = layer.num_features, layer.affine
+        self.track_running_stats = layer.track_running_stats
         for name in ("running_mean", "running_var", "num_batches_tracked"):
             self.register_buffer(name, getattr(layer, name))
         self.train(layer.training)
@@ -122,6 +126,7 @@ class KeyedDropout(nn.Module):
     def __init__(self, layer: nn.Dropout, context: Context, salt: int) -> None:
         super().__init__()
         self.p, self._context, self._salt = layer.p, context, salt
+        self.inplace = layer.inplace
         # Dropout1d/2d/3d drop whole channels of an example.
         self._whole_channels = not isinstance(layer, nn.Dropout)
         self.train(layer.training)

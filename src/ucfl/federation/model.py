@@ -38,6 +38,7 @@ class LocalModel:
         cut = self.rows.trainable
         self.adapted.eval()
         self.context.real = None
+        self.context.key = torch.zeros((), dtype=torch.int64, device=inputs.device)
         return self.call(self.rows.tensors(row[:cut], row[cut:]), inputs)
 
     def loss(self, weights: Tensor, rest: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:

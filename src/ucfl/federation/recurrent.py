@@ -20,12 +20,18 @@ class Unrolled(nn.Module):
 
     def __init__(self, layer: nn.RNN | nn.LSTM | nn.GRU) -> None:
         super().__init__()
-        self._layer = {"mode": layer.mode, "bias": layer.bias, "batch_first": layer.batch_first}
-        self._layers, self._ways = layer.num_layers, 2 if layer.bidirectional else 1
-        self._hidden, self._projected = layer.hidden_size, layer.proj_size
+        # What a model may ask of its layer.
+        self.mode, self.bias, self.batch_first = layer.mode, layer.bias, layer.batch_first
+        self.input_size, self.hidden_size = layer.input_size, layer.hidden_size
+        self.num_layers, self.bidirectional = layer.num_layers, layer.bidirectional
+        self.proj_size, self.dropout = layer.proj_size, layer.dropout
+        self._ways = 2 if layer.bidirectional else 1
         for name, parameter in layer.named_parameters():
             self.register_parameter(name, parameter)
         self.train(layer.training)
+
+    def flatten_parameters(self) -> None:
+        """Nothing: that is for PyTorch's own implementation."""
 
     def forward(
         self, x: Tensor, hidden: Tensor | tuple[Tensor, Tensor] | None = None
@@ -35,11 +41,11 @@ class Unrolled(nn.Module):
             raise TypeError("packed sequences are not supported; pad them instead")
         batched = x.dim() == 3
         x = x if batched else x[:, None]
-        turned = batched and bool(self._layer["batch_first"])
+        turned = batched and self.batch_first
         x = x.transpose(0, 1) if turned else x  # [time, batch, features]
         first = self._first_states(x, hidden, batched)
         last: list[Hidden] = []
-        for level in range(self._layers):
+        for level in range(self.num_layers):
             outputs = []
             for way in range(self._ways):
                 state: Hidden = tuple(part[level * self._ways + way] for part in first)
@@ -59,11 +65,11 @@ class Unrolled(nn.Module):
         if hidden is not None:
             given = hidden if isinstance(hidden, tuple) else (hidden,)
             return given if batched else tuple(part[:, None] for part in given)
-        count, size = self._layers * self._ways, self._projected or self._hidden
+        count, size = self.num_layers * self._ways, self.proj_size or self.hidden_size
         zero = x.new_zeros(count, x.shape[1], size)
-        if self._layer["mode"] != "LSTM":
+        if self.mode != "LSTM":
             return (zero,)
-        return zero, x.new_zeros(count, x.shape[1], self._hidden)
+        return zero, x.new_zeros(count, x.shape[1], self.hidden_size)
 
     def _run(self, x: Tensor, state: Hidden, level: int, way: int) -> tuple[Tensor, Hidden]:
         """One layer in one direction, over [time, batch, features]."""
@@ -80,7 +86,7 @@ class Unrolled(nn.Module):
         outputs = []
         for now in gates.unbind(0):
             before = nn.functional.linear(state[0], from_hidden, named("bias_hh"))
-            state = _CELLS[str(self._layer["mode"])](now, before, state)
+            state = _CELLS[self.mode](now, before, state)
             if (projection := named("weight_hr")) is not None:
                 state = nn.functional.linear(state[0], projection), *state[1:]
             outputs.append(state[0])

@@ -7,6 +7,8 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from ucfl.errors import UcflError
+
 
 class Rows:
     """The translation between a module and a row of Θ.
@@ -34,6 +36,14 @@ class Rows:
             offset = end
         self.initial = self.flatten(start)
         self._aliases = _aliases(module, start)
+        cut = self.trainable
+        for name, tensor in self.tensors(self.initial[:cut], self.initial[cut:]).items():
+            given = start.get(name, tensor).detach()
+            if not (torch.equal(tensor, given) or given.isnan().any()):
+                raise UcflError(
+                    f"the model's {name} holds values that {self.dtype} cannot: keep it outside "
+                    "the parameters and buffers, or give the model another precision."
+                )
 
     @property
     def bytes(self) -> int:

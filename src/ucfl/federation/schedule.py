@@ -87,7 +87,7 @@ class Cut:
         place = torch.arange(exact or self.width, device=size.device)
         epoch = (which // per_pass).clamp(max=order.shape[0] - 1)  # of a user that is done: any
         # Indices of equal shapes: a single number would have to be read from the device.
-        position = (start + place).clamp(max=order.shape[1] - 1)
+        position = (start + place) % size
         index = order[epoch.expand_as(position), position]
         owner = row.expand_as(index)
         return Batch(

@@ -7,6 +7,8 @@ from typing import Literal
 
 from torch import Tensor
 
+from ucfl.federation.rows import Rows
+
 #: What becomes of a last batch that the user's data does not fill: it is left out (a user with less
 #: than one batch keeps it), its gradient is scaled by count / B, or it makes a step like any other.
 LastBatch = Literal["drop", "scale", "keep"]
@@ -39,10 +41,12 @@ class Pull:
     towards: Tensor | None = None
     direction: Tensor | None = None
 
-    def rows(self, users: int, trainable: int) -> tuple[Tensor | None, Tensor | None]:
+    def rows(self, users: int, rows: Rows) -> tuple[Tensor | None, Tensor | None]:
         """``towards`` and ``direction`` of every user's trainable parameters."""
 
         def of(theta: Tensor | None) -> Tensor | None:
-            return None if theta is None else theta.expand(users, -1)[:, :trainable]
+            if theta is None:
+                return None
+            return theta.expand(users, -1)[:, : rows.trainable].to(rows.dtype)
 
         return of(self.towards), of(self.direction)

@@ -15,6 +15,7 @@ from ucfl.paper.cells import Cell, Entry, Result, Store
 from ucfl.paper.items import work
 from ucfl.runs import Progress, Run, Stopped, federation
 from ucfl.runs.folder import CHECKPOINT, device_name
+from ucfl.runs.lock import Busy
 from ucfl.runs.loop import Engine, OnNote, OnRound, find_device, train
 from ucfl.users import Scenario, Users
 
@@ -188,6 +189,8 @@ def _trained(
 
     try:
         return attempt(fresh=False)
+    except Busy:
+        raise
     except UcflError as error:
         if not (folder / CHECKPOINT).exists():
             raise

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Unpack
@@ -31,6 +32,7 @@ from ucfl.runs.folder import (
     write_configuration,
     write_history,
 )
+from ucfl.runs.lock import held
 from ucfl.users import Scenario, Users
 
 
@@ -179,9 +181,41 @@ def train(
     algorithm.check(fed)
     configuration = Configuration.of(scenario, algorithm, fed, users)
     folder = out or Path("runs") / configuration.folder_name
+    alone = held(folder, on_note) if distributed.is_first() else nullcontext()
+    with alone:
+        _train(
+            configuration,
+            algorithm,
+            fed,
+            users,
+            folder,
+            resume=resume,
+            fresh=fresh,
+            checkpoint_seconds=checkpoint_seconds,
+            on_round=on_round,
+            on_note=on_note,
+        )
+    return Run(folder, scenario, algorithm, fed.seed)
+
+
+def _train(
+    configuration: Configuration,
+    algorithm: Algorithm,
+    fed: Federation,
+    users: Users,
+    folder: Path,
+    *,
+    resume: bool,
+    fresh: bool,
+    checkpoint_seconds: float,
+    on_round: OnRound | None,
+    on_note: OnNote | None,
+) -> None:
+    """The rounds, in a folder that is ours."""
+    scenario = configuration.scenario
     point = None
     if distributed.is_first():
-        point = _claim(folder, configuration, resume=resume, fresh=fresh)
+        point = _claim(folder, configuration, resume=resume, fresh=fresh, on_note=on_note)
     distributed.barrier()
     if resume and not distributed.is_first() and _checkpoint_file(folder).exists():
         point = Checkpoint.load(_checkpoint_file(folder), torch.device("cpu"))
@@ -224,7 +258,6 @@ def train(
     _keep(folder, point)
     before(_checkpoint_file(folder)).unlink(missing_ok=True)  # the run is whole without it
     distributed.barrier()  # the first has written the history: any process may read the run now
-    return Run(folder, scenario, algorithm, fed.seed)
 
 
 def _after_a_round(
@@ -262,6 +295,7 @@ def _keep(folder: Path, point: Checkpoint) -> None:
     point.save(_checkpoint_file(folder))
     if distributed.is_first():
         write_history(folder, point)
+        shutil.rmtree(_replaced(folder), ignore_errors=True)  # the new run has something now
 
 
 def _evaluated(fed: Federation, algorithm: Algorithm, point: Checkpoint) -> dict[str, Tensor]:
@@ -278,11 +312,25 @@ def _evaluated(fed: Federation, algorithm: Algorithm, point: Checkpoint) -> dict
     }
 
 
+def _replaced(folder: Path) -> Path:
+    """Where a run is kept that ``--fresh`` replaces, until the new one has stored something."""
+    return folder.with_name(f".{folder.name}.replaced")
+
+
 def _claim(
-    folder: Path, configuration: Configuration, *, resume: bool, fresh: bool
+    folder: Path,
+    configuration: Configuration,
+    *,
+    resume: bool,
+    fresh: bool,
+    on_note: OnNote | None,
 ) -> Checkpoint | None:
-    """Make sure that the folder is ours to write; the checkpoint to go on from, if any."""
+    """Make sure that the folder may be written; the checkpoint to go on from, if any."""
     rounds = configuration.scenario.rounds
+    if _replaced(folder).exists() and not (folder / CHECKPOINT).exists():
+        # The process that replaced it ended before it had stored anything.
+        shutil.rmtree(folder, ignore_errors=True)
+        _replaced(folder).rename(folder)
     if (folder / CONFIGURATION).exists():
         about = read_configuration(folder)
         if resume and about.get("processes", 1) != distributed.ranks():
@@ -306,19 +354,26 @@ def _claim(
                 )
             return point
         if not (resume or fresh):
-            done = Checkpoint.load(folder / CHECKPOINT, torch.device("cpu")).round if stored else 0
-            if not same or done < about["scenario"]["rounds"]:
-                raise UcflError(
-                    f"{folder} holds {'an unfinished run' if same else 'another run'}; continue it "
-                    "with --resume, replace it with --fresh, or give --out another folder."
-                )
+            there = Checkpoint.load(folder / CHECKPOINT, torch.device("cpu")) if stored else None
+            if same and there is not None and there.round == rounds:
+                if on_note:
+                    on_note(f"{folder} holds this run already; --fresh trains it again.")
+                return there
+            what = "another run"
+            if same:
+                what = f"this run with {there.round if there else 0} of {rounds} rounds"
+            raise UcflError(
+                f"{folder} holds {what}; continue it with --resume, replace it with --fresh, or "
+                "give --out another folder."
+            )
     elif folder.exists() and not folder.is_dir():
         raise UcflError(f"{folder} is a file; give --out a folder.")
     elif folder.exists() and any(folder.iterdir()):
         raise UcflError(f"{folder} is not empty and holds no run; give --out another folder.")
     try:
         if folder.exists():
-            shutil.rmtree(folder)
+            shutil.rmtree(_replaced(folder), ignore_errors=True)
+            folder.rename(_replaced(folder))
         folder.mkdir(parents=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
