@@ -58,8 +58,9 @@ class _Called:
 
     def __init__(self, model: LocalModel, training: bool) -> None:
         self.model, self.training = model, training
-        row, cut = model.rows.initial, model.rows.trainable
-        place = torch.arange(cut)
+        device = next(model.adapted.parameters()).device
+        row, cut = model.rows.initial.to(device), model.rows.trainable
+        place = torch.arange(cut, device=device)
         noise = (uniform(7, place) - 0.5).to(row.dtype) * 0.1
         self.weights, self.rest = row[:cut] + noise, row[cut:]
         self.as_made = self.weights.clone()
@@ -69,11 +70,11 @@ class _Called:
 
     def with_buffers(self, inputs: Tensor, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The outputs, and the buffers that come out."""
-        model, device = self.model, inputs.device
+        model = self.model
         model.adapted.train(self.training)
         model.context.real = real if self.training else None
-        model.context.key = torch.zeros((), dtype=torch.int64, device=device)
-        tensors = model.rows.tensors(self.weights.to(device), self.rest.to(device))
+        model.context.key = torch.zeros((), dtype=torch.int64, device=inputs.device)
+        tensors = model.rows.tensors(self.weights, self.rest)
         return model.call(tensors, inputs), model.rows.rest(tensors)
 
 
