@@ -16,7 +16,14 @@ def folder(tmp_path_factory):
     """Four methods, two seeds, eight users in two groups, four rounds."""
     folder = tmp_path_factory.mktemp("runs")
     scenario = ucfl.Scenario(
-        name="tiny", users=8, rounds=4, model="logistic", groups=2, rotations=(0, 90), points=800
+        name="tiny",
+        users=8,
+        rounds=4,
+        model="logistic",
+        groups=2,
+        rotations=(0, 90),
+        points=800,
+        last_batch="keep",
     )
     ucfl.compare(scenario, METHODS, seeds=(0, 1), out=folder)
     return folder

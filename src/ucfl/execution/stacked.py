@@ -73,7 +73,7 @@ class Stacked:
         load: float = 1.0,
     ) -> tuple[Tensor, ...]:
         """``function(*each[i], *examples[i], *shared)`` for every user i, padding included."""
-        stacked = (*each, *examples)
+        stacked, shared = (*each, *examples), tuple(t.contiguous() for t in shared)
         parts = self._chunks(next(len(a) for a in stacked if a is not None), load)
 
         def groups(chunk: Chunk) -> Groups:
@@ -109,6 +109,7 @@ class Stacked:
         ragged = any(min(each) < max(each) for each in counts)
         ends = batches.steps if ragged else None
         places = range(len(state)) if wanted is None else wanted
+        resident = tuple(t.contiguous() for t in batches.shared)
 
         def groups(chunk: Chunk) -> Groups:
             return (
@@ -117,7 +118,7 @@ class Stacked:
                 tuple(_rows(chunk, (ends, *batches.each))),
                 tuple(_rows(chunk, constants)),
                 hyper,
-                batches.shared,
+                resident,
             )
 
         first = groups(parts[0])
@@ -125,9 +126,7 @@ class Stacked:
         layout = _layout(*zip(users_first, first, strict=True))
         stack = Stack(Once(step, batches.cut, ragged), layout, self._alone(parts))
         advance = Advance(stack, len(state))
-        run = self._prepared(
-            advance, _flat(first), carried=len(state) + 1, resident=len(batches.shared)
-        )
+        run = self._prepared(advance, _flat(first), carried=len(state) + 1, resident=len(resident))
         if run is None:
             return self.plain.iterate(step, state, batches, hyper, constants, wanted, load)
 
@@ -189,7 +188,7 @@ class Stacked:
         """
         key = (
             function,
-            tuple((a.shape, a.stride(), a.dtype) for a in arguments),
+            tuple((a.shape, a.dtype) for a in arguments),
             self._places(arguments, resident),
         )
         if key not in self._runs:

@@ -103,7 +103,6 @@ class Result:
                 "hyper_parameters": asdict(run.algorithm),
                 "tested_model": run.algorithm.tested_model,
                 "best_round": chosen,
-                "last_batch": cell.entry.scenario.last_batch,
                 "seconds": round(point.seconds, 2),
                 "start_traffic": about["start_traffic"],
                 "users": run.users,
@@ -153,7 +152,7 @@ class Result:
             "streams": f"{self.traffic[-1, 0]:g}",
             "n_k": f"{scenario.variance_batch if n_k is None else n_k:.4g}",
             "tested_model": about["tested_model"],
-            "last_batch": about["last_batch"],
+            "last_batch": about.get("last_batch", scenario.last_batch),
             "seed": self.cell.seed,
             "rounds": self.rounds,
             **{
@@ -255,8 +254,8 @@ def _read(file: Path) -> Result:
             about: dict[str, Any] = json.loads(str(stored["about"]))
             arrays = {name: stored[name] for name in stored.files if name != "about"}
         fields = about.pop("scenario")
-        # Cells of version 0.1 kept every last batch; their names do not say so.
-        about["last_batch"] = fields.get("last_batch", "keep")
+        if "last_batch" not in fields:  # version 0.1 kept it; the cells' names do not say so
+            about["last_batch"] = "keep"
         entry = Entry(Scenario.model_validate(fields), about.pop("algorithm"))
         floats = {
             name: values.astype(np.float64)
