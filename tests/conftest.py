@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 from ucfl.execution import choice
 from ucfl.federation import Federation, LocalTraining, create
@@ -15,6 +16,9 @@ from ucfl.users import Users
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # where Triton is there at all
+
+settings.register_profile("ucfl", deadline=None)  # a busy machine is no failure
+settings.load_profile("ucfl")
 
 #: Where the federations of the tests live: `UCFL_TEST_DEVICE=cuda make test` asks the GPU.
 DEVICE = os.environ.get("UCFL_TEST_DEVICE", "cpu")

@@ -145,6 +145,13 @@ def show_comparison(result: dict[str, Any]) -> None:
         "worst: the worst user.",
         soft_wrap=True,
     )
+    for label, row in result["algorithms"].items():
+        if row.get("dropped"):
+            answers.print(
+                f"{label}: {row['dropped']} users diverged and are left out of mean and worst: not "
+                "to be compared with methods that serve them.",
+                soft_wrap=True,
+            )
 
 
 #: Users named in a sentence at most.

@@ -8,11 +8,15 @@ were one process. In a single process all of this does nothing.
 from __future__ import annotations
 
 import atexit
+import hashlib
 import os
+from collections.abc import Mapping
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from ucfl.errors import UcflError
 
 if dist.is_available():
     # Its functions take the process group that is there when it is imported as a default, and so
@@ -105,6 +109,22 @@ def agreed(tensor: Tensor) -> Tensor:
         tensor = tensor.contiguous().clone()
         dist.broadcast(tensor, 0)
     return tensor
+
+
+def check_equal(values: Mapping[str, object], device: torch.device) -> None:
+    """Raise the same error in every process unless all have the same values."""
+    if ranks() == 1:
+        return
+    digests = [hashlib.sha256(repr(value).encode()).digest()[:7] for value in values.values()]
+    own = torch.tensor([[int.from_bytes(digest) for digest in digests]], device=device)
+    every = gathered(own)
+    if bool((every != every[:1]).any()):
+        apart = (every != every[:1]).any(0).tolist()
+        names = [name for name, differs in zip(values, apart, strict=True) if differs]
+        raise UcflError(
+            f"the processes were started with different settings ({', '.join(names)}); start all "
+            "of them with the same command."
+        )
 
 
 def _lengths(count: int, device: torch.device) -> list[int]:

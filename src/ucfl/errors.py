@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 
 class UcflError(Exception):
@@ -12,6 +12,20 @@ class UcflError(Exception):
 
 class UcflWarning(UserWarning):
     """Something was adjusted, or is likely not what the person wants; the work goes on."""
+
+
+class Diverged(UcflError):  # noqa: N818 (the literature's word)
+    """Models of some users are no longer finite; ``users`` are their places among all users."""
+
+    def __init__(self, users: Sequence[int], names: Sequence[str], t: int) -> None:
+        self.users, self.round = tuple(users), t
+        few = ", ".join(names[user] for user in users[:3])
+        few += f" and {len(users) - 3} more" if len(users) > 3 else ""
+        where = f"in round {t}" if t else "before the first round"
+        super().__init__(
+            f"training diverged {where}: NaN or infinite values in the model of user {few}; lower "
+            "the learning rate, or check these users' data."
+        )
 
 
 def unknown(kind: str, name: str, known: Collection[str], hint: str = "") -> UcflError:

@@ -106,7 +106,8 @@ def test_traced_steps_change_nothing(name, unequal_users, monkeypatch):
 def test_a_saved_state_goes_on_as_if_nothing_had_happened(name, unequal_users, tmp_path):
     fed = make_federation(unequal_users)
     _, state = trained(name, fed, rounds=1)
-    Checkpoint(1, 0.5, state, {}, torch.zeros(1, 3)).save(tmp_path / "c")
+    history = {"test_accuracy": torch.zeros(2, fed.m)}
+    Checkpoint(1, 0.5, state, history, torch.zeros(1, 3)).save(tmp_path / "c")
     loaded = Checkpoint.load(tmp_path / "c", fed.device)
     assert (loaded.round, loaded.seconds) == (1, 0.5)
     assert set(loaded.state) == set(state)

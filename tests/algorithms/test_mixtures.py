@@ -18,6 +18,7 @@ from federation.reference import batches, flat, load
 from ucfl.algorithms import find
 from ucfl.algorithms.cfl import CFL, bipartition
 from ucfl.errors import UcflError
+from ucfl.federation import Federation
 from ucfl.runs import federation
 from ucfl.users import Users
 from ucfl.users import find as find_scenario
@@ -90,7 +91,8 @@ def test_cfl_names_users_and_not_positions_in_its_second_split():
         """A federation whose users always send the same updates."""
 
         m, device = 9, torch.device("cpu")
-        sizes = torch.full((9,), 10)
+        sizes, present = torch.full((9,), 10), None
+        kept = Federation.kept
 
         class rows:  # noqa: N801
             trainable = 4

@@ -1,5 +1,6 @@
 """What is stored is what comes back, or it is refused: stops inside a round, flipped bits, cuts."""
 
+import json
 import random
 import warnings
 
@@ -111,7 +112,8 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):
 
 def test_a_checkpoint_of_version_one_has_no_checksum_and_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr("ucfl.runs.checkpoint._digest", lambda *_: "")
-    point = Checkpoint(1, 0.5, {"theta": torch.ones(2, 3)}, {}, torch.zeros(1, 3))
+    history = {"test_accuracy": torch.zeros(2, 2)}
+    point = Checkpoint(1, 0.5, {"theta": torch.ones(2, 3)}, history, torch.zeros(1, 3))
     saved = []
     monkeypatch.setattr(
         "ucfl.runs.checkpoint.save_file",
@@ -122,7 +124,12 @@ def test_a_checkpoint_of_version_one_has_no_checksum_and_is_read(tmp_path, monke
     monkeypatch.undo()
     from safetensors.torch import save_file
 
+    about = json.loads(metadata["ucfl"])
     save_file(tensors, tmp_path / "c", {"ucfl": metadata["ucfl"]})
+    with pytest.raises(UcflError, match="checksum"):  # a format that has one
+        Checkpoint.load(tmp_path / "c", CPU)
+    about = {key: about[key] for key in ("round", "seconds", "values")}
+    save_file(tensors, tmp_path / "c", {"ucfl": json.dumps(about)})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert torch.equal(Checkpoint.load(tmp_path / "c", CPU).state["theta"], torch.ones(2, 3))

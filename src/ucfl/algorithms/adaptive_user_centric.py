@@ -111,11 +111,11 @@ class AdaptiveUserCentric(Algorithm):
         state = {**state, "evaluated": 0.0}
         if trying:
             state = self._calibrated(fed, state, local, t)
-        mixing = self._sent(fed, state) if trying else self.mixing(state)
+        mixing = (self._sent(fed, state) if trying else self.mixing(state)).among(fed.present)
         if state["phase"] in ("trial", "shared"):
             body = ~fed.rows.head.to(fed.device)
             theta = torch.empty_like(local)
-            theta[:, body] = Mixing.average(fed.sizes) @ local[:, body]
+            theta[:, body] = Mixing.average(fed.sizes).among(fed.present) @ local[:, body]
             theta[:, ~body] = mixing @ local[:, ~body]
             share = float(body.double().mean())
             down = share + mixing.count * (1 - share)
@@ -131,7 +131,8 @@ class AdaptiveUserCentric(Algorithm):
         if state["phase"] not in ("apart", "trial") or bool(fed.rows.head.all()):
             return state
         theta = tensor(state, "theta")
-        now = float(fed.accuracy(theta, "validation").nanmean())
+        accuracies = fed.accuracy(theta, "validation")
+        now = float(fed.kept(accuracies, torch.full_like(accuracies, torch.nan)).nanmean())
         state = {**state, "evaluated": float(state["evaluated"]) + 1}
         since, trial = int(state["since"]) + 1, state["phase"] == "trial"
         if now > float(state["best"]):
@@ -231,7 +232,11 @@ class AdaptiveUserCentric(Algorithm):
 
     def _tried(self, fed: Federation, local: Tensor, ways: list[Tensor], t: int) -> Tensor:
         """[ways, m, examples]: validation losses with each way [m, m] to mix, of those who vote."""
-        losses = torch.stack([fed.example_losses(way.to(local.dtype) @ local) for way in ways])
+        everyone = torch.arange(fed.m, device=fed.device)
+        ways = [Mixing(way, everyone).among(fed.present).weights.to(local.dtype) for way in ways]
+        losses = torch.stack([fed.example_losses(way @ local) for way in ways])
+        if fed.present is not None:
+            losses[:, ~fed.present] = torch.nan
         if self.voters < 1:
             ranks = draws.uniform(fed.seed, t, fed.users.ids, -9).argsort().argsort()
             losses[:, ranks >= max(1, math.ceil(self.voters * fed.m))] = torch.nan

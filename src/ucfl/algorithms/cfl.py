@@ -48,10 +48,11 @@ class CFL(Algorithm):
         local = fed.train(theta, t)
         update = (local - theta)[:, : fed.rows.trainable].double()
         scale = float(state["scale"]) or float(update.norm(dim=1).max())
-        mixing = Mixing.within(fed.sizes, labels)
+        mixing = Mixing.within(fed.sizes, labels).among(fed.present)
         fresh = labels.clone()
         for cluster in labels.unique().tolist():
-            members = torch.nonzero(labels == cluster)[:, 0]  # users, not positions
+            here = fed.kept(labels, torch.full_like(labels, -1)) == cluster
+            members = torch.nonzero(here)[:, 0]  # users, not positions
             if len(members) > 2 and self._asks_to_split(fed, update[members], members, scale):
                 half = bipartition(update[members])
                 if separation(update[members], half) >= self.separation:

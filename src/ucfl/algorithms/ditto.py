@@ -32,7 +32,7 @@ class Ditto(Algorithm):
         """FedAvg's round, and a local pass of every personal model towards what it received."""
         theta, personal = tensor(state, "theta"), tensor(state, "personal")
         return {
-            "theta": Mixing.average(fed.sizes) @ fed.train(theta, t),
+            "theta": Mixing.average(fed.sizes).among(fed.present) @ fed.train(theta, t),
             "personal": fed.train(personal, t, Pull(self.strength, towards=theta)),
         }
 

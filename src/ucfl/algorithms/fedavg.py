@@ -34,4 +34,4 @@ class FedAvg(Algorithm):
 
     def mixing(self, fed: Federation) -> Mixing:
         """Who is averaged with whom."""
-        return Mixing.average(fed.sizes)
+        return Mixing.average(fed.sizes).among(fed.present)

@@ -32,7 +32,8 @@ class FedAvgFinetune(FedAvg):
     def round(self, fed: Federation, state: State, t: int) -> State:
         """FedAvg's round, then fine-tuning as the next round's local training would begin."""
         theta = self.mixing(fed) @ fed.train(tensor(state, "theta"), t)
-        return {"theta": theta, "personal": fed.train(theta, t + 1, training=self.tuning(fed))}
+        personal = fed.train(theta, t + 1, training=self.tuning(fed))
+        return {"theta": theta, "personal": fed.kept(personal, tensor(state, "personal"))}
 
     def tuning(self, fed: Federation) -> LocalTraining:
         """The scenario's training, for its own number of epochs."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
 from ucfl.collaboration import Mixing
 from ucfl.federation import Federation, reinitialised
+from ucfl.federation.evaluation import correct
 from ucfl.users import Split
 from ucfl.wireless import Traffic
 
@@ -47,7 +48,7 @@ class FedEM(Algorithm):
             fit.append(-F.cross_entropy(out.flatten(0, 1), data.labels.flatten(), reduction="none"))
         likelihood = torch.stack(fit, -1).view(*data.labels.shape, -1).double()
         q = torch.softmax(shares.log()[:, None] + likelihood, dim=-1)  # [m, n, components]
-        average = Mixing.average(fed.sizes)
+        average = Mixing.average(fed.sizes).among(fed.present)
         trained = [
             (
                 average
@@ -55,8 +56,8 @@ class FedEM(Algorithm):
             )[0]
             for k, row in enumerate(components)
         ]
-        shares = (q * data.real[..., None]).sum(1) / data.sizes[:, None]
-        return {"components": torch.stack(trained), "shares": shares}
+        found = (q * data.real[..., None]).sum(1) / data.sizes[:, None]
+        return {"components": torch.stack(trained), "shares": fed.kept(found, shares)}
 
     def models(self, state: State) -> Tensor:
         """A user's mixture as one row: all components, then its shares."""
@@ -72,7 +73,7 @@ class FedEM(Algorithm):
         for k, row in enumerate(components):
             out = fed.outputs(row.expand(fed.m, -1), split)
             mixture += shares[:, k, None, None] * out.double().softmax(-1)
-        right = (mixture.argmax(-1) == data.labels) & data.real
+        right = torch.where(data.real, correct(mixture, data.labels), 0)
         return right.sum(1) / data.sizes
 
     def traffic(self, fed: Federation, state: State) -> Traffic:

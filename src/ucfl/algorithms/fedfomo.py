@@ -14,6 +14,9 @@ from ucfl.errors import UcflError
 from ucfl.federation import Federation, draws
 from ucfl.wireless import Traffic
 
+#: A weight before normalisation, where a user's own model has an infinite loss.
+MOST = 1e30
+
 
 @dataclass(frozen=True)
 class FedFomo(Algorithm):
@@ -49,15 +52,18 @@ class FedFomo(Algorithm):
         after = fed.train(before, t)
         gain = fed.loss(before)[:, None] - fed.losses(after).T  # [user, model]
         distance = torch.cdist(before, after).double().clamp(min=1e-12)
-        weights = (gain.double() / distance).clamp(min=0).nan_to_num(0)
+        weights = (gain.double() / distance).nan_to_num(0).clamp(0, MOST)
         weights = weights * self.offers(fed, affinity, t)
+        if fed.present is not None:  # nobody receives from or for absent users
+            weights = weights * fed.present * fed.present[:, None]
         total = weights.sum(1, keepdim=True)
         # Who finds nothing better, or cannot tell, keeps what it trained.
         own = torch.eye(fed.m, dtype=weights.dtype, device=fed.device)
         weights = torch.where(total > 0, weights / total.clamp(min=1e-300), own)
         everyone = torch.arange(fed.m, device=fed.device)
-        theta = Mixing(weights, everyone) @ after
-        return {"theta": theta, "affinity": affinity + weights, "weights": weights}
+        theta = Mixing(weights, everyone).among(fed.present) @ after
+        affinity = fed.kept(affinity + weights, affinity)
+        return {"theta": theta, "affinity": affinity, "weights": weights}
 
     def offers(self, fed: Federation, affinity: Tensor, t: int) -> Tensor:
         """[m, m] mask of the models that each user receives; its own is always there."""

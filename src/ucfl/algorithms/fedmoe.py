@@ -70,7 +70,8 @@ class FedMoE(Algorithm):
         mixture = self.federation(fed)
         local = mixture.train(self.models(state), t)
         experts = ~mixture.rows.where("gate.").to(fed.device)
-        local[:, experts] = Mixing.average(fed.sizes) @ local[:, experts]
+        average = Mixing.average(fed.sizes).among(fed.present)
+        local[:, experts] = average @ local[:, experts]
         return {"theta": local}
 
     def accuracy(self, fed: Federation, state: State, split: Split = "test") -> Tensor:

@@ -40,7 +40,8 @@ class FedProx(FedAvg):
         """Train with the pull, average."""
         theta = tensor(state, "theta")
         local = fed.train(theta, t, Pull(self.mu, towards=theta))
-        return {"theta": self.mixing(fed) @ local, "local": local}
+        own = fed.kept(local, tensor(state, "local"))
+        return {"theta": self.mixing(fed) @ local, "local": own}
 
     def models(self, state: State) -> Tensor:
         """The global model, or the ones it was averaged from."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import numpy as np
 import scipy
 import torch
+from numpy.typing import NDArray
 
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
 from ucfl.collaboration import Mixing
@@ -41,13 +43,23 @@ class FLHC(Algorithm):
         """FedAvg inside each cluster; the clustering happens once."""
         theta, labels = tensor(state, "theta"), tensor(state, "labels")
         local = fed.train(theta, t)
-        if t == self.after + 1 and fed.m > 1:
-            updates = (local - theta)[:, : fed.rows.trainable].double().cpu().numpy()
-            tree = scipy.cluster.hierarchy.linkage(updates, self.linkage)
-            height = self.threshold * tree[:, 2].max()
-            cut = scipy.cluster.hierarchy.fcluster(tree, height, "distance")
-            labels = torch.from_numpy(cut).long().to(fed.device) - 1
-        return {"theta": Mixing.within(fed.sizes, labels) @ local, "labels": labels}
+        if t == self.after + 1:
+            everyone = torch.ones_like(labels, dtype=torch.bool)
+            here = everyone if fed.present is None else fed.present
+            updates = (local - theta)[here, : fed.rows.trainable].double().cpu().numpy()
+            labels = torch.full_like(labels, -1)  # absent users have a cluster of their own
+            labels[here] = torch.from_numpy(self.clusters(updates)).to(fed.device)
+        mixing = Mixing.within(fed.sizes, labels).among(fed.present)
+        return {"theta": mixing @ local, "labels": labels}
+
+    def clusters(self, updates: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The cluster of each update."""
+        if len(updates) < 2:
+            return np.zeros(len(updates), dtype=np.int64)
+        tree = scipy.cluster.hierarchy.linkage(updates, self.linkage)
+        height = self.threshold * tree[:, 2].max()
+        cut = scipy.cluster.hierarchy.fcluster(tree, height, "distance")
+        return cut.astype(np.int64) - 1
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """A broadcast per cluster."""

@@ -33,4 +33,4 @@ class Oracle(FedAvg):
         """Average inside each group."""
         self.check(fed)
         assert fed.groups is not None
-        return Mixing.within(fed.sizes, fed.groups)
+        return Mixing.within(fed.sizes, fed.groups).among(fed.present)

@@ -90,9 +90,10 @@ class PFedMe(Algorithm):
             repeat=self.inner_steps,
         )
         personal = torch.cat([near, near_rest], dim=1)
+        average = Mixing.average(fed.sizes).among(fed.present)
         return {
-            "theta": Mixing.average(fed.sizes) @ torch.cat([w, rest], dim=1),
-            "personal": personal,
+            "theta": average @ torch.cat([w, rest], dim=1),
+            "personal": fed.kept(personal, tensor(state, "personal")),
         }
 
     def models(self, state: State) -> Tensor:

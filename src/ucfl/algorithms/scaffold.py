@@ -20,7 +20,8 @@ class Scaffold(Algorithm):
     """Local steps along g − c_i + c; then c_i ← c_i − c + (θ − θ_i) / (K_i η)  (option II).
 
     c = Σ p_i c_i with FedAvg's shares p_i = n_i / Σ n; variates start at zero. K_i is the user's
-    own number of steps. With momentum β, the displacement θ − θ_i sums each gradient more than
+    own number of steps. Absent users' variates stay, and stay in c, as published. With momentum β,
+    the displacement θ − θ_i sums each gradient more than
     once: K_i is then the sum of those weights, Σ_s (1 − β^s)/(1 − β), so that c_i stays an
     average of gradients (K_i itself for β = 0, as published). The paper sets η = 0.01, E = 5.
     """
@@ -48,9 +49,10 @@ class Scaffold(Algorithm):
         common = average @ own
         local = fed.train(theta, t, Pull(direction=common - own), training)
         weight = effective_steps(fed.steps_of(training), training.momentum).to(theta.dtype)
-        own = own - common + (theta - local) / (weight[:, None] * training.lr)
-        own[:, fed.rows.trainable :] = 0  # buffers have no gradient to control
-        return {"theta": average @ local, "variates": own}
+        renewed = own - common + (theta - local) / (weight[:, None] * training.lr)
+        renewed[:, fed.rows.trainable :] = 0  # buffers have no gradient to control
+        mixed = average.among(fed.present) @ local
+        return {"theta": mixed, "variates": fed.kept(renewed, own)}
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """Model and variate both ways."""

@@ -91,7 +91,8 @@ class UserCentric(Algorithm):
 
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Train everywhere, mix."""
-        return {**state, "theta": self.mixing(state) @ fed.train(self.models(state), t)}
+        mixing = self.mixing(state).among(fed.present)
+        return {**state, "theta": mixing @ fed.train(self.models(state), t)}
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """A broadcast per stream, one model up per user."""
@@ -164,8 +165,8 @@ class ParallelUserCentric(UserCentric):
         for s, rule in enumerate(mixing.streams):
             listeners = mixing.labels == s
             launched = theta[listeners][:1].expand(fed.m, -1)
-            mixed = Mixing(rule[None], everyone) @ fed.train(launched, t)
-            fresh[listeners] = mixed[listeners]
+            stream = Mixing(rule[None], everyone).among(fed.present)
+            fresh[listeners] = (stream @ fed.train(launched, t))[listeners]
         return {**state, "theta": fresh}
 
     def traffic(self, fed: Federation, state: State) -> Traffic:

@@ -13,6 +13,7 @@ from ucfl import display
 from ucfl.errors import UcflError
 from ucfl.execution import Precision
 from ucfl.plain import plain
+from ucfl.runs.loop import OnDivergence
 from ucfl.users import Scenario, find
 
 app = typer.Typer(
@@ -44,6 +45,13 @@ InPrecision = Annotated[
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where a stopped run stopped.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Replace what the folder holds.")]
+DivergedUsers = Annotated[
+    OnDivergence,
+    typer.Option(
+        "--on-divergence",
+        help="A user whose model becomes NaN or infinite: go on without it, or stop.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 RunFolders = Annotated[
     list[Path], typer.Argument(metavar="RUN…", help="Runs' folders, or folders of them.")

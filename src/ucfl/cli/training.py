@@ -15,6 +15,7 @@ from ucfl.cli.common import (
     Chunk,
     Compile,
     Device,
+    DivergedUsers,
     Fresh,
     InPrecision,
     Json,
@@ -45,6 +46,7 @@ def run_command(
     out: Annotated[Path | None, typer.Option(help="The run's folder.")] = None,
     resume: Resume = False,
     fresh: Fresh = False,
+    on_divergence: DivergedUsers = "drop",
     device: Device = "auto",
     chunk: Chunk = None,
     plain: Plain = False,
@@ -65,6 +67,7 @@ def run_command(
             out=out,
             resume=resume,
             fresh=fresh,
+            on_divergence=on_divergence,
             device=device,
             chunk=chunk,
             plain=plain,
@@ -86,6 +89,9 @@ def run_command(
                 "tested_model": result.algorithm.tested_model,
                 "traffic": asdict(result.traffic) | {"start": asdict(result.start_traffic)},
                 "seconds": result.checkpoint.seconds,
+                "dropped": {
+                    result.about["users"]["names"][user]: t for user, t in result.dropped.items()
+                },
                 "folder": str(result.folder),
             }
         )
@@ -110,6 +116,7 @@ def compare_command(
     ),
     resume: Resume = False,
     fresh: Fresh = False,
+    on_divergence: DivergedUsers = "drop",
     device: Device = "auto",
     chunk: Chunk = None,
     plain: Plain = False,
@@ -128,6 +135,7 @@ def compare_command(
             out=out,
             resume=resume,
             fresh=fresh,
+            on_divergence=on_divergence,
             device=device,
             chunk=chunk,
             plain=plain,

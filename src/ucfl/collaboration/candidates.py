@@ -54,12 +54,18 @@ def common_choice(losses: Tensor, current: int, doubt: float = 1.0) -> int:
     ``losses`` [candidates, users] are means over each user's validation data, NaN without any.
     Users are paired with themselves: the gain's standard error is that of the mean over users of
     (loss with the current candidate − loss with the other). A gain within ``doubt`` of them changes
-    nothing.
+    nothing. Candidates with which more users than necessary have an infinite loss are out.
     """
-    losses = losses[:, losses.isfinite().all(0)]
-    if losses.shape[1] < 2:
-        return current
-    best = int(losses.mean(1).argmin())
+    losses = losses[:, ~losses.isnan().all(0)]
+    broken = (~losses.isfinite()).sum(1)
+    allowed = broken == broken.min()
+    losses = losses[:, losses[allowed].isfinite().all(0)]
+    means = torch.where(allowed, losses.mean(1), torch.inf)
+    if losses.shape[1] == 0 or (losses.shape[1] < 2 and allowed[current]):
+        return current if allowed[current] else int(allowed.int().argmax())
+    best = int(means.argmin())
+    if not allowed[current]:
+        return best
     gain = losses[current] - losses[best]
     error = gain.std() / len(gain) ** 0.5
     return best if gain.mean() > doubt * error else current
@@ -71,11 +77,15 @@ def own_choices(losses: Tensor, current: Tensor, labels: Tensor, doubt: float = 
     ``losses`` [candidates, users, examples] are those of single examples, NaN for padding. A user
     without two validation examples follows the most frequent choice of its stream.
     """
-    real = losses.isfinite().all(0)
+    broken = losses.isinf().sum(2)  # [candidates, users]
+    allowed = broken == broken.min(0).values
+    # Compared on the examples that are finite with everything allowed.
+    real = (losses.isfinite() | ~allowed[:, :, None]).all(0) & ~losses.isnan().all(0)
     count = real.sum(1)
     means = torch.where(real, losses, 0.0).sum(2) / count.clamp(min=1)
-    best = means.argmin(0)
+    best = torch.where(allowed, means, torch.inf).argmin(0)
     user = torch.arange(len(current), device=current.device)
+    current = torch.where(allowed[current, user], current, best)
     gain = torch.where(real, losses[current, user] - losses[best, user], 0.0)
     mean = gain.sum(1) / count.clamp(min=1)
     scatter = torch.where(real, (gain - mean[:, None]).square(), 0.0).sum(1)

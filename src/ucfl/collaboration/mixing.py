@@ -15,7 +15,9 @@ class Mixing:
     """A mixing matrix W ∈ R^{m×m} with k distinct rows: W = streams[labels].
 
     ``streams`` [k, m] are the aggregation rules, one broadcast each; ``labels`` [m] says which
-    stream a user listens to. ``mixing @ theta`` is WΘ (paper, eq. 8), at the cost of k rows.
+    stream a user listens to. ``mixing @ theta`` is WΘ (paper, eq. 8), at the cost of k rows. A
+    weight of 0 means that a row is not looked at, whatever it holds. Who listens to one of the
+    streams marked in ``silent`` [k] keeps its row.
 
     Where processes share the users, each has its own users' columns, labels and rows of Θ, and
     the product exchanges the k streams' partial sums, not m models.
@@ -23,6 +25,7 @@ class Mixing:
 
     streams: Tensor
     labels: Tensor
+    silent: Tensor | None = None
 
     @classmethod
     def average(cls, sizes: Tensor) -> Mixing:
@@ -56,8 +59,28 @@ class Mixing:
 
     def part(self, users: slice) -> Mixing:
         """What concerns some of the users: their columns, their choices."""
-        return Mixing(self.streams[:, users], self.labels[users])
+        return Mixing(self.streams[:, users], self.labels[users], self.silent)
+
+    def among(self, present: Tensor | None) -> Mixing:
+        """The same without absent users: their columns left out, rows renormalised.
+
+        ``present`` [m] marks who is there (None: everyone). A stream of absent users alone is
+        silent.
+        """
+        if present is None:
+            return self
+        streams = torch.where(present, self.streams, 0)
+        total = distributed.summed(streams.sum(1, keepdim=True))
+        silent = total[:, 0] == 0
+        return Mixing(streams / torch.where(total == 0, 1, total), self.labels, silent)
 
     def __matmul__(self, theta: Tensor) -> Tensor:
-        streams = distributed.summed(self.streams.to(theta.dtype) @ theta)
-        return streams.expand(len(self.labels), -1) if self.count == 1 else streams[self.labels]
+        rules = self.streams.to(theta.dtype)
+        streams = distributed.summed(rules @ theta)
+        if not bool(streams.sum().isfinite()):  # 0 · ∞, perhaps: only what has a weight counts
+            own = [rule[rule != 0] @ theta[rule != 0] for rule in rules]
+            streams = distributed.summed(torch.stack(own))
+        mixed = streams.expand(len(self.labels), -1) if self.count == 1 else streams[self.labels]
+        if self.silent is not None and bool(self.silent.any()):
+            return torch.where(self.silent[self.labels][:, None], theta, mixed)
+        return mixed

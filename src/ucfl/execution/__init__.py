@@ -3,7 +3,7 @@
 from ucfl.execution.choice import Options, choose
 from ucfl.execution.cuda import Recorded
 from ucfl.execution.differentiation import gradient
-from ucfl.execution.executor import Batches, Cut, Executor, Function, Tensors
+from ucfl.execution.executor import Batches, Cut, Executor, Function, Step, Tensors
 from ucfl.execution.generators import drawn_from
 from ucfl.execution.memory import saved_bytes
 from ucfl.execution.normalisation import normalise
@@ -22,6 +22,7 @@ __all__ = [
     "Precision",
     "Recorded",
     "Stacked",
+    "Step",
     "Tensors",
     "choose",
     "computing",

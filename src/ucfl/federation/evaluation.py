@@ -25,8 +25,12 @@ Score = Callable[[Tensor, Tensor], Tensor]
 
 
 def correct(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Whether the class with the highest output is the label, example by example."""
-    return outputs.argmax(-1) == labels
+    """1 where the class with the highest output is the label, else 0; NaN where an output is NaN.
+
+    (PyTorch's argmax takes NaN for the highest, so that its class would be the answer.)
+    """
+    right = (outputs.argmax(-1) == labels).to(outputs.dtype)
+    return torch.where(outputs.isnan().any(-1), torch.nan, right)
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -86,12 +90,13 @@ def outputs(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
 
 
 def example_losses(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
-    """[m, n]: the loss of each user's model on each of its own examples; NaN for padding."""
+    """[m, n]: the loss of each user's model on each of its own examples; NaN for padding alone."""
     parts = [theta.new_zeros(fed.m, 0)]
     function = Scores(fed.model, cross_entropy)
     parts += _mapped(fed, function, theta, data, data.inputs, data.labels)
     each = torch.cat(parts, dim=1)[:, : data.labels.shape[1]]
-    return torch.where(data.real, each, torch.nan)
+    # A model that makes no number of an example fits it not at all.
+    return torch.where(data.real, each.nan_to_num(torch.inf, posinf=torch.inf), torch.nan)
 
 
 def _mapped(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from ucfl.errors import UcflWarning
-from ucfl.execution import Options, Precision, choose, saved_bytes
+from ucfl.execution import Batches, Options, Precision, Step, Tensors, choose, saved_bytes
 from ucfl.federation import checks, evaluation
+from ucfl.federation.divergence import check_finite
 from ucfl.federation.gradients import Gradients, measure
 from ucfl.federation.local import SGD, Own
 from ucfl.federation.model import LocalModel
@@ -21,11 +24,19 @@ from ucfl.federation.training import LocalTraining, Pull
 from ucfl.users import Split, Users
 
 
+def _as_it_is(rows: Tensor) -> Tensor:
+    return rows
+
+
 class Federation:
     """Users, the model they train, and the operations that algorithms are written in.
 
     How things are computed is the ``executor``'s business and changes results by rounding at most;
     it is chosen once, by ``options`` (:class:`ucfl.execution.Options`) and what suits the device.
+
+    ``present`` [m] marks the users that take part (None: everyone): only they train, and algorithms
+    mix what is theirs. Models that are no longer finite are told by :class:`Diverged`. Where these
+    are a share of the users, ``gathered`` gives all users' rows from theirs.
     """
 
     def __init__(
@@ -37,6 +48,7 @@ class Federation:
         device: str | torch.device = "cpu",
         seed: int = 0,
         variance_batch: float = 1 / 3,
+        gathered: Callable[[Tensor], Tensor] = _as_it_is,
         **options: Unpack[Options],
     ) -> None:
         self.device = torch.device(device)
@@ -44,8 +56,10 @@ class Federation:
         self.training = training or LocalTraining()
         self.seed = seed
         self.variance_batch = variance_batch
+        self.gathered = gathered
         self._options: Options = options
         self.model = LocalModel(model, self.device)
+        self.present: Tensor | None = None
         self._plans: dict[Any, Plan] = {}
         self._with_models: dict[Hashable, Federation] = {}
         checks.check(self.model, self.users, precision=self.precision)
@@ -99,6 +113,19 @@ class Federation:
         """The model of a row of Θ, to be used outside the federation."""
         return self.rows.module(row, self.model.template).eval()
 
+    def among(self, present: Tensor | None) -> Federation:
+        """The same federation with some users absent."""
+        fed = copy.copy(self)
+        everyone = present is None or bool(present.all())
+        fed.present = None if present is None or everyone else present.to(self.device)
+        return fed
+
+    def kept(self, new: Tensor, old: Tensor) -> Tensor:
+        """New rows of those who are present, old ones of absent users."""
+        if self.present is None:
+            return new
+        return torch.where(self.present.view(-1, *[1] * (new.dim() - 1)), new, old)
+
     def with_model(self, key: Hashable, make: Callable[[Federation], nn.Module]) -> Federation:
         """The same users with another model, made once for each ``key``."""
         if key not in self._with_models:
@@ -109,9 +136,10 @@ class Federation:
                 device=self.device,
                 seed=self.seed,
                 variance_batch=self.variance_batch,
+                gathered=self.gathered,
                 **self._options,
             )
-        return self._with_models[key]
+        return self._with_models[key].among(self.present)
 
     # -- training ---------------------------------------------------------------------------
 
@@ -123,20 +151,21 @@ class Federation:
         training: LocalTraining | None = None,
         example_weights: Tensor | None = None,
     ) -> Tensor:
-        """Local SGD for every user in round t, from its row of Θ; the new Θ.
+        """Local SGD for every present user in round t, from its row of Θ; the new Θ.
 
         The batches depend on (seed, t, user) alone. ``example_weights`` [m, n] scale the losses
         of the users' training examples.
         """
         training, pull = training or self.training, pull or Pull()
         weights, rest = self.parts(theta)
-        weights, rest = self.executor.iterate(
+        weights, rest = self._iterate(
             SGD(self.model),
             (weights, torch.zeros_like(weights), rest),
             self._plan(training).drawn(self.users, self.executor, self.seed, t, example_weights),
             hyper=self.numbers(training.lr, training.momentum, pull.strength),
             constants=pull.rows(self.m, self.rows),
             wanted=(0, 2),  # the velocity starts anew in every round
+            t=t,
         )
         return torch.cat([weights, rest], dim=1) if rest.numel() else weights
 
@@ -156,12 +185,47 @@ class Federation:
         hashable function, where ``gradient(weights, rest)`` is that of its batch and the buffers
         that come out; each batch is used ``repeat`` times in a row.
         """
-        return self.executor.iterate(
+        return self._iterate(
             Own(self.model, update),
             state,
             self._plan(training, repeat).drawn(self.users, self.executor, self.seed, t),
             hyper=self.numbers(*hyper),
+            constants=(),
+            wanted=range(len(state)),
+            t=t,
         )
+
+    def _iterate(
+        self,
+        step: Step,
+        state: tuple[Tensor, ...],
+        batches: Batches,
+        *,
+        hyper: tuple[Tensor, ...],
+        constants: Tensors,
+        wanted: Sequence[int],
+        t: int,
+    ) -> tuple[Tensor, ...]:
+        """The executor's loop for the users that are present; the others' rows as they were."""
+        before = tuple(state[place] for place in wanted)
+        if self.present is None:
+            after = self.executor.iterate(step, state, batches, hyper, constants, wanted)
+        else:
+            here = torch.nonzero(self.present)[:, 0]
+            theirs = [None if rows is None else rows[here] for rows in constants]
+            found = self.executor.iterate(
+                step,
+                tuple(rows[here] for rows in state),
+                batches.of(here),
+                hyper,
+                tuple(theirs),
+                wanted,
+            )
+            after = tuple(
+                old.index_copy(0, here, new) for old, new in zip(before, found, strict=True)
+            )
+        check_finite(self, before, after, t)
+        return after
 
     def parts(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Θ's trainable parameters, and the rest: frozen ones and buffers."""
@@ -170,7 +234,7 @@ class Federation:
 
     def numbers(self, *values: float) -> tuple[Tensor, ...]:
         """Hyper-parameters as what they are to a step: tensors, so that they may change."""
-        return tuple(torch.full((), v, dtype=self.rows.dtype, device=self.device) for v in values)
+        return tuple(_number(v, self.rows.dtype, self.device) for v in values)
 
     def steps_of(self, training: LocalTraining) -> Tensor:
         """K_i: how many steps each user takes in a round."""
@@ -250,3 +314,10 @@ class Federation:
         A forward pass counts a third of a training pass over as many examples.
         """
         return self.work(int(self.users.split(split).sizes.sum())) / 3
+
+
+@lru_cache(maxsize=256)
+def _number(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A constant on a device; made once, since putting it there takes as long as a small step."""
+    with torch.inference_mode(False):
+        return torch.full((), value, dtype=dtype, device=device)

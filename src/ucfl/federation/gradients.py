@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ucfl.execution import Tensors
+from ucfl.federation.divergence import check_finite
 from ucfl.federation.model import LocalModel
 from ucfl.federation.schedule import Batch, Plan
 
@@ -81,5 +82,6 @@ def measure(fed: Federation, theta: Tensor, batch: float) -> Gradients:
         constants=(weights, rest, sizes, n_k),
         load=max(1.0, plan.cut.width / fed.training.batch),
     )
+    check_finite(fed, (zeros,), (full,), 0)
     off = (mean - full).square().sum(1, dtype=torch.float64)
     return Gradients(full, scatter / (sizes // n_k) + off, n_k, sizes // n_k)

@@ -87,7 +87,7 @@ class Cut:
         place = torch.arange(exact or self.width, device=size.device)
         epoch = (which // per_pass).clamp(max=order.shape[0] - 1)  # of a user that is done: any
         # Indices of equal shapes: a single number would have to be read from the device.
-        position = (start + place) % size
+        position = (start + place) % size if self.padded else start + place
         index = order[epoch.expand_as(position), position]
         owner = row.expand_as(index)
         return Batch(
@@ -134,7 +134,8 @@ class Plan:
         per_pass = batches_per_pass(sizes, batch, last)
         steps = per_pass * epochs if steps is None else steps
         full = torch.minimum(batch, sizes)
-        short = torch.minimum(steps, per_pass) * full > sizes  # the last batch that is reached
+        # The last batch that is reached; a user who is done goes on until the last one is.
+        short = torch.minimum(steps.max(), per_pass) * full > sizes
         width = int(full.max())
         cut = Cut(
             width=width,

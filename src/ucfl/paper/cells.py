@@ -21,7 +21,7 @@ from torch import Tensor
 from ucfl import algorithms
 from ucfl.errors import UcflError
 from ucfl.runs import Run
-from ucfl.runs.checkpoint import write_atomically
+from ucfl.runs.files import write_atomically
 from ucfl.runs.folder import mean, worst
 from ucfl.users import Scenario
 from ucfl.wireless import Traffic

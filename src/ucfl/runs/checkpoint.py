@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
-import shutil
-import tempfile
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +16,24 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ucfl.algorithms import State
-from ucfl.errors import UcflError, UcflWarning, first_line
+from ucfl.errors import UcflError, UcflWarning
+from ucfl.runs.files import unreadable, write_atomically
+from ucfl.runs.schema import FORMAT, StoredPoint, validated
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything that a run knows after ``round`` rounds."""
+    """Everything that a run knows after ``round`` rounds.
+
+    ``dropped`` names the users whose models diverged, with the round from which they are absent.
+    """
 
     round: int
     seconds: float
     state: State
     history: dict[str, Tensor]  # metric -> [round + 1, users]
     traffic: Tensor  # [round, 3]: models down, models up, work, of every round
+    dropped: Mapping[int, int] = field(default_factory=dict)
 
     def save(self, file: Path) -> None:
         """Write to ``file``, atomically."""
@@ -44,7 +46,15 @@ class Checkpoint:
                 tensors[f"state/{name}"] = value.detach().to("cpu", copy=True).contiguous()
             else:
                 values[name] = value
-        about = json.dumps({"round": self.round, "seconds": self.seconds, "values": values})
+        about = json.dumps(
+            {
+                "format": FORMAT,
+                "round": self.round,
+                "seconds": self.seconds,
+                "values": values,
+                "dropped": {str(user): t for user, t in self.dropped.items()},
+            }
+        )
         metadata = {"ucfl": about, "sha256": _digest(about, tensors)}
         write_atomically(file, lambda path: save_file(tensors, path, metadata), before(file))
 
@@ -52,11 +62,11 @@ class Checkpoint:
     def load(cls, file: Path, device: torch.device) -> Checkpoint:
         """Read what :meth:`save` wrote; where that is damaged, the one before, with a warning."""
         try:
-            return cls._read(file, device)
+            return cls.read(file, device)
         except UcflError as error:
             if not before(file).exists():
                 raise
-            point = cls._read(before(file), device)
+            point = cls.read(before(file), device)
             reason = str(error).partition(";")[0]
             warnings.warn(
                 f"{reason}; the one before it, of round {point.round}, is taken instead.",
@@ -66,24 +76,40 @@ class Checkpoint:
             return point
 
     @classmethod
-    def _read(cls, file: Path, device: torch.device) -> Checkpoint:
+    def read(cls, file: Path, device: torch.device) -> Checkpoint:
+        """This very file."""
         try:
+            file.open("rb").close()  # what is missing or forbidden is not damaged
             with safe_open(file, "pt") as stored:
                 metadata = stored.metadata()
                 tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
             text = metadata["ucfl"]
-            # Version 0.1 stored no checksum.
-            if metadata.get("sha256", digest := _digest(text, tensors)) != digest:
+            about = validated(StoredPoint, json.loads(text))
+            signed = about.get("format", 1) != 1 or "sha256" in metadata
+            if signed and metadata.get("sha256") != _digest(text, tensors):
                 raise ValueError("its checksum does not fit its contents")
-            about = json.loads(text)
             state = {k[6:]: t.to(device) for k, t in tensors.items() if k.startswith("state/")}
             history = {k[8:]: t for k, t in tensors.items() if k.startswith("history/")}
             state |= about["values"]
-            return cls(about["round"], about["seconds"], state, history, tensors["traffic"])
+            dropped = {int(user): t for user, t in about.get("dropped", {}).items()}
+            point = cls(
+                about["round"], about["seconds"], state, history, tensors["traffic"], dropped
+            )
+            point.check()
+            return point
         except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise UcflError(
-                f"{file} is damaged ({first_line(error)}); start the run again with --fresh."
-            ) from error
+            raise unreadable(file, error, "start the run again with --fresh.") from error
+
+    def check(self) -> None:
+        """Raise ValueError unless the parts fit together."""
+        shapes = {tuple(values.shape) for values in self.history.values()}
+        if not self.history or len(shapes) != 1:
+            raise ValueError("its histories do not fit each other")
+        (shape,) = shapes
+        if len(shape) != 2 or shape[0] != self.round + 1 or shape[1] < 1:
+            raise ValueError("its history does not fit its round")
+        if tuple(self.traffic.shape) != (self.round, 3):
+            raise ValueError("its traffic does not fit its round")
 
 
 def before(file: Path) -> Path:
@@ -99,40 +125,3 @@ def _digest(about: str, tensors: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def write_atomically(file: Path, write: Callable[[Path], object], keep: Path | None = None) -> None:
-    """Let ``write`` make the file beside its place, then move it there in one step.
-
-    What was there before goes to ``keep``. At any moment ``file`` is either the old or the new one,
-    and both are on disk when this returns: contents and folder are flushed.
-    """
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
-    os.close(handle)
-    fresh = Path(name)
-    try:
-        write(fresh)
-        with fresh.open("rb") as f:
-            os.fsync(f.fileno())
-        if keep is not None and file.exists():
-            _keep(file, keep)
-        fresh.replace(file)
-        with contextlib.suppress(OSError):  # not every system can flush a folder
-            folder = os.open(file.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-    finally:
-        fresh.unlink(missing_ok=True)
-
-
-def _keep(file: Path, keep: Path) -> None:
-    """The file under another name as well, in one step."""
-    beside = keep.with_name(f".{keep.name}-{os.getpid()}")
-    beside.unlink(missing_ok=True)
-    try:
-        os.link(file, beside)
-    except OSError:  # a file system without hard links
-        shutil.copyfile(file, beside)
-    beside.replace(keep)

@@ -10,9 +10,10 @@ from typing import Any, Unpack
 import numpy as np
 
 from ucfl import algorithms as registry
+from ucfl import distributed
 from ucfl.errors import UcflError
 from ucfl.runs.folder import Configuration, Run, deviation
-from ucfl.runs.loop import Engine, OnNote, OnRound, adjusted, federation, train
+from ucfl.runs.loop import Engine, OnDivergence, OnNote, OnRound, adjusted, federation, train
 from ucfl.users import Scenario
 
 
@@ -56,6 +57,7 @@ class Comparison:
             "traffic": asdict(runs[0].traffic) | {"start": asdict(runs[0].start_traffic)},
             "seconds": float(sum(run.checkpoint.seconds for run in runs)),
             "runs": [str(run.folder) for run in runs],
+            "dropped": sum(len(run.dropped) for run in runs),
         }
 
 
@@ -68,6 +70,7 @@ def compare(
     out: str | Path = "runs",
     resume: bool = False,
     fresh: bool = False,
+    on_divergence: OnDivergence = "drop",
     on_round: OnRound | None = None,
     on_note: OnNote | None = None,
     **engine: Unpack[Engine],
@@ -85,6 +88,7 @@ def compare(
     for seed in seeds:
         users = scenario.build(seed)
         fed = federation(scenario, seed, users=users, **engine)
+        distributed.check_equal({"algorithms": labels, "seeds": seeds}, fed.device)
         for algorithm in chosen:
             algorithm.check(fed)
         for algorithm in chosen:
@@ -98,6 +102,7 @@ def compare(
                     out=Path(out) / name,
                     resume=resume,
                     fresh=fresh,
+                    on_divergence=on_divergence,
                     on_round=on_round,
                     on_note=on_note,
                 )

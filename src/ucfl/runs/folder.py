@@ -8,6 +8,7 @@ import json
 import platform
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib import metadata
@@ -24,7 +25,9 @@ from ucfl import algorithms, distributed
 from ucfl.algorithms import Algorithm
 from ucfl.errors import UcflError, first_line
 from ucfl.federation import Federation
-from ucfl.runs.checkpoint import Checkpoint, write_atomically
+from ucfl.runs.checkpoint import Checkpoint
+from ucfl.runs.files import unreadable, write_atomically
+from ucfl.runs.schema import FORMAT, StoredRun, checked, json_digest
 from ucfl.users import Scenario, Users
 from ucfl.wireless import Traffic
 
@@ -45,6 +48,8 @@ class Configuration:
     seed: int
     data: str
     model: str
+    precision: str
+    probe: tuple[float, ...]
 
     @classmethod
     def of(
@@ -53,12 +58,33 @@ class Configuration:
         """The configuration of a run; ``users`` are those of all processes."""
         row = np.ascontiguousarray(fed.rows.initial.cpu().numpy())
         model = hashlib.sha256(row.view(np.uint8).data).hexdigest()
-        return cls(scenario, algorithm.label, fed.seed, users.checksum(), model)
+        return cls(
+            scenario,
+            algorithm.label,
+            fed.seed,
+            users.checksum(),
+            model,
+            fed.precision,
+            probe(fed),
+        )
 
     def identity(self) -> dict[str, Any]:
         """What must be equal for a run to be continued; more rounds may be asked for."""
         fields = self.scenario.model_dump(mode="json", exclude={"name", "description", "rounds"})
-        return {**asdict(self), "scenario": fields}
+        words = {"algorithm": self.algorithm, "seed": self.seed}
+        words |= {"data": self.data, "model": self.model}
+        # Where it is the default it is not named: folders keep the names that they had.
+        words |= {} if self.precision == "default" else {"precision": self.precision}
+        return {**words, "scenario": fields}
+
+    def behaves_like(self, stored: list[float] | None) -> bool:
+        """Whether the model still computes what it did, up to rounding."""
+        if stored is None:  # a run of version 0.1
+            return True
+        old, new = np.asarray(stored, dtype=np.float64), np.asarray(self.probe)
+        return old.shape == new.shape and bool(
+            np.allclose(old, new, rtol=0, atol=0.02 * (1e-6 + np.nanmax(np.abs(new), initial=0)))
+        )
 
     @property
     def folder_name(self) -> str:
@@ -67,6 +93,19 @@ class Configuration:
         words = [self.scenario.name, self.algorithm, f"{self.scenario.rounds}rounds"]
         words += [f"seed{self.seed}", digest[:8]]
         return re.sub(r"[^\w.=-]+", "-", "-".join(words))
+
+
+def probe(fed: Federation) -> tuple[float, ...]:
+    """Some outputs of the model, by which another ``forward()`` is told; rounding differs.
+
+    At weights near the first ones: a last layer that starts from zero would hide the others.
+    """
+    row, cut = fed.rows.initial.to(fed.device), fed.rows.trainable
+    moved = row.clone()
+    moved[:cut] += 0.05 * torch.arange(cut, dtype=row.dtype, device=row.device).sin()
+    with torch.no_grad():
+        out = fed.model.outputs(moved, fed.users.train.inputs[0, :4])
+    return tuple(out.flatten()[:64].double().nan_to_num().tolist())
 
 
 @dataclass(frozen=True)
@@ -82,13 +121,15 @@ class Run:
     def open(cls, folder: str | Path) -> Run:
         """A run that was made earlier, finished or not."""
         about = read_configuration(Path(folder))
-        return cls(
-            Path(folder),
+        try:
             # Runs of version 0.1 do not say that they kept every last batch.
-            Scenario.model_validate({"last_batch": "keep", **about["scenario"]}),
-            algorithms.find(about["algorithm"]),
-            about["seed"],
-        )
+            scenario = Scenario.model_validate({"last_batch": "keep", **about["scenario"]})
+            algorithm = algorithms.find(about["algorithm"])
+        except (ValueError, UcflError) as error:
+            raise UcflError(
+                f"{folder} holds a run that this version cannot read ({first_line(error)})."
+            ) from error
+        return cls(Path(folder), scenario, algorithm, about["seed"])
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
@@ -151,6 +192,11 @@ class Run:
         return Traffic(*self.checkpoint.traffic[-1].tolist())
 
     @property
+    def dropped(self) -> dict[int, int]:
+        """Users whose models diverged, and the round from which they are absent."""
+        return dict(self.checkpoint.dropped)
+
+    @property
     def audience(self) -> NDArray[np.int64] | None:
         """Which of the last round's broadcasts each user listened to; None: to all of them."""
         labels = self.algorithm.audience(self.checkpoint.state)
@@ -176,6 +222,18 @@ def find_runs(folder: Path) -> dict[str, list[Run]]:
     for run in sorted(found, key=lambda run: run.seed):
         runs.setdefault(run.algorithm.label, []).append(run)
     return runs
+
+
+def dropped_in_words(dropped: Mapping[int, int], names: Sequence[str]) -> str:
+    """What became of users whose models diverged; an empty text for none."""
+    if not dropped:
+        return ""
+    each = [f"{names[user]} (round {t})" for user, t in sorted(dropped.items())]
+    few = ", ".join(each[:3]) + (f" and {len(each) - 3} more" if len(each) > 3 else "")
+    return (
+        f"{len(each)} of {len(names)} users diverged and are absent since: {few}; means and worst "
+        "users are those of the others."
+    )
 
 
 def mean(accuracies: NDArray[np.float64]) -> float:
@@ -218,18 +276,11 @@ def read_configuration(folder: Path) -> dict[str, Any]:
     """The stored ``run.json``."""
     file = folder / CONFIGURATION
     try:
-        about: dict[str, Any] = json.loads(file.read_text())
-        about["configuration"]["seed"]
-        # Version 0.1 stored neither a format nor a checksum.
-        if {"format", "sha256"} & {*about} and about.pop("sha256") != _json_digest(about):
-            raise ValueError("its checksum does not fit its contents")
+        return checked(StoredRun, json.loads(file.read_text()))
     except FileNotFoundError:
         raise UcflError(f"{folder} is not a run: it holds no {CONFIGURATION}.") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UcflError(
-            f"{file} is damaged ({first_line(error)}); start the run again with --fresh."
-        ) from error
-    return about
+    except (OSError, ValueError, RecursionError) as error:
+        raise unreadable(file, error, "start the run again with --fresh.") from error
 
 
 def write_configuration(
@@ -238,11 +289,30 @@ def write_configuration(
     fed: Federation,
     users: Users,
     start_traffic: Traffic,
+    t: int = 0,
 ) -> None:
-    """Write ``run.json``: what to repeat the run with; ``users`` are all of them."""
+    """Write ``run.json``: what to repeat the run with; ``users`` are all of them.
+
+    A run that goes on after round t keeps what it said of the machine that began it; each stretch
+    of rounds has an entry under ``sessions``.
+    """
     packages = ("ucfl", "torch", "numpy", "scikit-learn", "scipy")
+    session: dict[str, Any] = {
+        "after_round": t,
+        "machine": {
+            "device": device_name(fed.device),
+            "executor": str(fed.executor),
+            "precision": fed.precision,
+            "threads": torch.get_num_threads(),
+            "platform": platform.platform(),
+        },
+        "versions": {"python": platform.python_version()} | {p: _version(p) for p in packages},
+        "command": ["ucfl", *sys.argv[1:]],
+    }
+    before = read_configuration(folder) if t else {}
+    first = before if before else session
     about: dict[str, Any] = {
-        "format": 2,
+        "format": FORMAT,
         "configuration": configuration.identity(),
         "scenario": configuration.scenario.model_dump(mode="json"),
         "algorithm": configuration.algorithm,
@@ -258,17 +328,11 @@ def write_configuration(
         "parameters": fed.rows.size,
         "model_bytes": fed.rows.bytes,
         "processes": distributed.ranks(),
-        "machine": {
-            "device": device_name(fed.device),
-            "executor": str(fed.executor),
-            "precision": fed.precision,
-            "threads": torch.get_num_threads(),
-            "platform": platform.platform(),
-        },
-        "versions": {"python": platform.python_version()} | {p: _version(p) for p in packages},
-        "command": ["ucfl", *sys.argv[1:]],
+        "probe": configuration.probe,
+        **{word: first[word] for word in ("machine", "versions", "command")},
+        "sessions": [*before.get("sessions", []), session],
     }
-    about["sha256"] = _json_digest(about)
+    about["sha256"] = json_digest(about)
     # Lists of numbers on one line each: a user's labels would fill a screen. Only the encoder's own
     # line breaks can match, since those inside names are escaped.
     text = re.sub(
@@ -292,12 +356,6 @@ def write_history(folder: Path, checkpoint: Checkpoint) -> None:
     table = pa.concat_tables(tables)
     table = table.replace_schema_metadata({"sha256": _digest(table)})
     write_atomically(folder / HISTORY, lambda path: pq.write_table(table, path))
-
-
-def _json_digest(about: dict[str, Any]) -> str:
-    """SHA-256 of values that JSON can hold, but for a checksum among them."""
-    rest = {key: value for key, value in about.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def _digest(table: pa.Table) -> bytes:

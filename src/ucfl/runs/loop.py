@@ -5,29 +5,31 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Unpack
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
 
 from ucfl import algorithms, distributed, users
 from ucfl.algorithms import Algorithm
-from ucfl.errors import UcflError
+from ucfl.errors import Diverged, UcflError, UcflWarning
 from ucfl.execution import Options
 from ucfl.federation import Federation, LocalTraining, create
 from ucfl.runs.checkpoint import Checkpoint, before
+from ucfl.runs.claim import claim, common_point, replaced
+from ucfl.runs.files import NotWritten
 from ucfl.runs.folder import (
     CHECKPOINT,
-    CONFIGURATION,
     METRICS,
     Configuration,
     Run,
+    dropped_in_words,
     mean,
-    read_configuration,
     worst,
     write_configuration,
     write_history,
@@ -48,6 +50,8 @@ class Progress:
 
 
 OnRound = Callable[[Progress], None]
+#: What becomes of a user whose model is no longer finite.
+OnDivergence = Literal["drop", "stop"]
 #: Told in plain words what an algorithm found before its first round.
 OnNote = Callable[[str], None]
 
@@ -78,6 +82,7 @@ def run(
     out: str | Path | None = None,
     resume: bool = False,
     fresh: bool = False,
+    on_divergence: OnDivergence = "drop",
     users: Users | None = None,
     checkpoint_seconds: float = 10.0,
     on_round: OnRound | None = None,
@@ -91,6 +96,9 @@ def run(
     and replaced with ``fresh``; a checkpoint is written every ``checkpoint_seconds`` and at the
     end. Same seed and machine, same numbers, however often it was stopped.
 
+    A user whose model becomes NaN or infinite is named, and is absent from that round on (``drop``;
+    its accuracies are NaN then), or ends the run (``stop``); the rounds before are kept.
+
     Under ``torchrun`` each process trains its share of the users; the first one writes the run.
     """
     scenario = adjusted(scenario, rounds)
@@ -103,6 +111,7 @@ def run(
         out=Path(out) if out is not None else None,
         resume=resume,
         fresh=fresh,
+        on_divergence=on_divergence,
         checkpoint_seconds=checkpoint_seconds,
         on_round=on_round,
         on_note=on_note,
@@ -141,6 +150,7 @@ def federation(
         device=find_device(device),
         seed=seed,
         variance_batch=scenario.variance_batch,
+        gathered=distributed.gathered,
         **engine,
     )
 
@@ -168,6 +178,7 @@ def train(
     out: Path | None = None,
     resume: bool = False,
     fresh: bool = False,
+    on_divergence: OnDivergence = "drop",
     checkpoint_seconds: float = 10.0,
     on_round: OnRound | None = None,
     on_note: OnNote | None = None,
@@ -178,98 +189,203 @@ def train(
             f"{algorithm.name} looks at all users' models at once, so its users cannot be shared "
             "out to processes; run it in one."
         )
-    algorithm.check(fed)
     configuration = Configuration.of(scenario, algorithm, fed, users)
     folder = out or Path("runs") / configuration.folder_name
-    alone = held(folder, on_note) if distributed.is_first() else nullcontext()
-    with alone:
-        _train(
+    identity = configuration.identity()
+    distributed.check_equal(
+        {
+            **{word: value for word, value in identity.items() if word != "scenario"},
+            **identity["scenario"],
+            "precision": configuration.precision,
+            "rounds": scenario.rounds,
+            "folder": folder.absolute(),
+            "--resume": resume,
+            "--fresh": fresh,
+            "--on-divergence": on_divergence,
+        },
+        fed.device,
+    )
+    algorithm.check(fed)
+    first = distributed.is_first()
+    with held(folder, on_note) if first else nullcontext():
+        point = None
+        if first:
+            point = claim(folder, configuration, resume=resume, fresh=fresh, on_note=on_note)
+        stored = torch.tensor(point is not None, device=fed.device)
+        if bool(distributed.agreed(stored)) and distributed.ranks() > 1:
+            point = common_point(_checkpoint_file(folder), fed.device)
+        loop = Loop(
             configuration,
             algorithm,
             fed,
             users,
             folder,
-            resume=resume,
-            fresh=fresh,
-            checkpoint_seconds=checkpoint_seconds,
-            on_round=on_round,
-            on_note=on_note,
+            on_divergence,
+            checkpoint_seconds,
+            on_round if first else None,
+            on_note if first else None,
         )
+        loop(point)
     return Run(folder, scenario, algorithm, fed.seed)
 
 
-def _train(
-    configuration: Configuration,
-    algorithm: Algorithm,
-    fed: Federation,
-    users: Users,
-    folder: Path,
-    *,
-    resume: bool,
-    fresh: bool,
-    checkpoint_seconds: float,
-    on_round: OnRound | None,
-    on_note: OnNote | None,
-) -> None:
-    """The rounds, in a folder that is ours."""
-    scenario = configuration.scenario
-    point = None
-    if distributed.is_first():
-        point = _claim(folder, configuration, resume=resume, fresh=fresh, on_note=on_note)
-    distributed.barrier()
-    if resume and not distributed.is_first() and _checkpoint_file(folder).exists():
-        point = Checkpoint.load(_checkpoint_file(folder), torch.device("cpu"))
-    began = time.perf_counter()
-    if point is None:
-        state = algorithm.start(fed)
-        if on_note and distributed.is_first() and (text := algorithm.describe(state)):
-            on_note(f"{algorithm.label}: {text}")
-        empty = {metric: torch.zeros(0, len(users)) for metric in METRICS}
+@dataclass(frozen=True)
+class Loop:
+    """The rounds of one run, in a folder that is this process's own."""
+
+    configuration: Configuration
+    algorithm: Algorithm
+    fed: Federation
+    users: Users
+    folder: Path
+    on_divergence: OnDivergence
+    checkpoint_seconds: float
+    on_round: OnRound | None
+    on_note: OnNote | None
+
+    def __call__(self, point: Checkpoint | None) -> None:
+        """Train from a checkpoint, or from the start, to the end."""
+        began = time.perf_counter()
+        point = self._start() if point is None else self._on_device(point)
+        began -= point.seconds
+        once = self.algorithm.start_traffic(self.fed, point.state)
+        if distributed.is_first():
+            write_configuration(
+                self.folder, self.configuration, self.fed, self.users, once, point.round
+            )
+        saved, said = time.perf_counter(), False
+        try:
+            while point.round < self.configuration.scenario.rounds:
+                # One assignment: a stop anywhere in a round leaves the round before, whole.
+                point = self._after_a_round(point, began)
+                self._tell(point)
+                if not said:
+                    self._note(f"executor: {self.fed.executor}")
+                    said = True
+                due = torch.tensor(time.perf_counter() - saved >= self.checkpoint_seconds)
+                if bool(distributed.agreed(due.to(self.fed.device))):  # all at the same round
+                    self._keep_or_go_on(point)
+                    saved = time.perf_counter()
+        except KeyboardInterrupt:
+            self._keep_anywhere(point)
+            raise Stopped(self.folder, point.round) from None
+        except Diverged:
+            self._keep_anywhere(point)
+            raise
+        self._keep_anywhere(point)
+        before(_checkpoint_file(self.folder)).unlink(missing_ok=True)  # it is whole without it
+        distributed.barrier()  # the first has written the history: any process may read it now
+        if point.dropped:
+            self._note(dropped_in_words(point.dropped, self.users.names))
+
+    def _start(self) -> Checkpoint:
+        """Round 0: what the algorithm finds out before training."""
+        state = self.algorithm.start(self.fed)
+        if text := self.algorithm.describe(state):
+            self._note(f"{self.algorithm.label}: {text}")
+        empty = {metric: torch.zeros(0, len(self.users)) for metric in METRICS}
         point = Checkpoint(0, 0.0, state, empty, torch.zeros(0, 3, dtype=torch.float64))
-        point = replace(point, history=_evaluated(fed, algorithm, point))
-    else:
+        return replace(point, history=self._evaluated(self.fed, point))
+
+    def _on_device(self, point: Checkpoint) -> Checkpoint:
         state = {
-            k: v.to(fed.device) if isinstance(v, Tensor) else v for k, v in point.state.items()
+            k: v.to(self.fed.device) if isinstance(v, Tensor) else v for k, v in point.state.items()
         }
-        point = replace(point, state=state)
-    began -= point.seconds
-    once = algorithm.start_traffic(fed, point.state)
-    if distributed.is_first():
-        write_configuration(folder, configuration, fed, users, once)
-    saved, said = time.perf_counter(), False
-    try:
-        while point.round < scenario.rounds:
-            # One assignment: a stop anywhere in a round leaves the round before, whole.
-            point = _after_a_round(fed, algorithm, point, began)
-            t = point.round
-            if on_round and distributed.is_first():
-                test = point.history["test_accuracy"][-1].double().numpy()
-                on_round(Progress(algorithm.label, t, scenario.rounds, mean(test), worst(test)))
-            if on_note and distributed.is_first() and not said:
-                on_note(f"executor: {fed.executor}")
-                said = True
-            due = torch.tensor(time.perf_counter() - saved >= checkpoint_seconds)
-            if bool(distributed.agreed(due.to(fed.device))):  # all processes at the same round
-                _keep(folder, point)
-                saved = time.perf_counter()
-    except KeyboardInterrupt:
-        _keep(folder, point)
-        raise Stopped(folder, point.round) from None
-    _keep(folder, point)
-    before(_checkpoint_file(folder)).unlink(missing_ok=True)  # the run is whole without it
-    distributed.barrier()  # the first has written the history: any process may read the run now
+        return replace(point, state=state)
 
+    def _after_a_round(self, point: Checkpoint, began: float) -> Checkpoint:
+        """One round further: state, traffic and accuracies as one value.
 
-def _after_a_round(
-    fed: Federation, algorithm: Algorithm, point: Checkpoint, began: float
-) -> Checkpoint:
-    """One round further: state, traffic and accuracies as one value."""
-    t = point.round + 1
-    state = algorithm.round(fed, point.state, t)
-    sent = torch.tensor([astuple(algorithm.traffic(fed, state))], dtype=torch.float64)
-    seconds = time.perf_counter() - began
-    after = Checkpoint(t, seconds, state, point.history, torch.cat([point.traffic, sent]))
-    return replace(after, history=_evaluated(fed, algorithm, after))
+        A round in which models diverge did not happen: it is run again without their users, who
+        are absent from then on. Rounds are pure functions of the state before them.
+        """
+        t, dropped = point.round + 1, dict(point.dropped)
+        while True:
+            fed = self.fed.among(self._present(dropped))
+            try:
+                state = self.algorithm.round(fed, point.state, t)
+                break
+            except Diverged as error:
+                dropped |= dict.fromkeys(error.users, t)
+                if self.on_divergence == "stop" or len(dropped) == len(self.users):
+                    raise Diverged(error.users, self.users.names, t) from None
+                self._note(str(Diverged(error.users, self.users.names, t)))
+        sent = torch.tensor([astuple(self.algorithm.traffic(fed, state))], dtype=torch.float64)
+        seconds = time.perf_counter() - began
+        traffic = torch.cat([point.traffic, sent])
+        after = Checkpoint(t, seconds, state, point.history, traffic, dropped)
+        return replace(after, history=self._evaluated(fed, after))
+
+    def _present(self, dropped: Mapping[int, int]) -> Tensor | None:
+        """Which of this process's users are there."""
+        if not dropped:
+            return None
+        everyone = torch.ones(len(self.users), dtype=torch.bool, device=self.fed.device)
+        everyone[list(dropped)] = False
+        return everyone[distributed.mine(self.fed.m, self.fed.device)]
+
+    def _evaluated(self, fed: Federation, point: Checkpoint) -> dict[str, Tensor]:
+        """The history with the accuracies of the state's models appended; NaN for who is gone."""
+        scores = {
+            "test_accuracy": self.algorithm.accuracy(fed, point.state, "test"),
+            "validation_accuracy": self.algorithm.accuracy(fed, point.state, "validation"),
+        }
+        gone = list(point.dropped)
+        history = {}
+        for metric in METRICS:
+            now = distributed.gathered(scores[metric].float()).cpu()
+            now[gone] = torch.nan
+            history[metric] = torch.cat([point.history[metric], now[None]])
+        return history
+
+    def _keep(self, point: Checkpoint) -> None:
+        """Checkpoint first: the history can be made from it again."""
+        point.save(_checkpoint_file(self.folder))
+        if distributed.is_first():
+            write_history(self.folder, point)
+            shutil.rmtree(replaced(self.folder), ignore_errors=True)  # the new run has something
+
+    def _keep_or_go_on(self, point: Checkpoint) -> None:
+        """Training does not end because a disk is full; the next checkpoint may be written."""
+        try:
+            self._keep(point)
+        except NotWritten as error:
+            warnings.warn(
+                f"{str(error).rstrip('.')}; training goes on, and the checkpoint is tried again: "
+                f"until then, rounds up to {point.round} would be lost by a stop.",
+                UcflWarning,
+                stacklevel=2,
+            )
+
+    def _keep_anywhere(self, point: Checkpoint) -> None:
+        """The last checkpoint of this process: where its folder cannot take it, another may."""
+        try:
+            self._keep(point)
+        except NotWritten as error:
+            file = _checkpoint_file(self.folder)
+            aside = Path(tempfile.gettempdir()) / f"{self.folder.name}-round{point.round}"
+            try:
+                aside.mkdir(exist_ok=True)
+                point.save(aside / file.name)
+            except (OSError, NotWritten):
+                raise error from None
+            raise NotWritten(
+                f"{str(error).rstrip('.')}; the run's {point.round} rounds are in "
+                f"{aside / file.name}: free some space, move that file to {file}, and go on with "
+                "--resume."
+            ) from error
+
+    def _tell(self, point: Checkpoint) -> None:
+        if self.on_round:
+            test = point.history["test_accuracy"][-1].double().numpy()
+            rounds = self.configuration.scenario.rounds
+            self.on_round(
+                Progress(self.algorithm.label, point.round, rounds, mean(test), worst(test))
+            )
+
+    def _note(self, text: str) -> None:
+        if self.on_note:
+            self.on_note(text)
 
 
 def _my_users(users: Users) -> Users:
@@ -288,107 +404,3 @@ def _checkpoint_file(folder: Path) -> Path:
     """This process's part of the checkpoint."""
     rank, ranks = distributed.rank(), distributed.ranks()
     return folder / (CHECKPOINT if rank == 0 else f"checkpoint-{rank}of{ranks}.safetensors")
-
-
-def _keep(folder: Path, point: Checkpoint) -> None:
-    """Checkpoint first: the history can be made from it again."""
-    point.save(_checkpoint_file(folder))
-    if distributed.is_first():
-        write_history(folder, point)
-        shutil.rmtree(_replaced(folder), ignore_errors=True)  # the new run has something now
-
-
-def _evaluated(fed: Federation, algorithm: Algorithm, point: Checkpoint) -> dict[str, Tensor]:
-    """The history with the accuracies of the state's models appended."""
-    scores = {
-        "test_accuracy": algorithm.accuracy(fed, point.state, "test"),
-        "validation_accuracy": algorithm.accuracy(fed, point.state, "validation"),
-    }
-    return {
-        metric: torch.cat(
-            [point.history[metric], distributed.gathered(scores[metric].float()).cpu()[None]]
-        )
-        for metric in METRICS
-    }
-
-
-def _replaced(folder: Path) -> Path:
-    """Where a run is kept that ``--fresh`` replaces, until the new one has stored something."""
-    return folder.with_name(f".{folder.name}.replaced")
-
-
-def _claim(
-    folder: Path,
-    configuration: Configuration,
-    *,
-    resume: bool,
-    fresh: bool,
-    on_note: OnNote | None,
-) -> Checkpoint | None:
-    """Make sure that the folder may be written; the checkpoint to go on from, if any."""
-    rounds = configuration.scenario.rounds
-    if _replaced(folder).exists() and not (folder / CHECKPOINT).exists():
-        # The process that replaced it ended before it had stored anything.
-        shutil.rmtree(folder, ignore_errors=True)
-        _replaced(folder).rename(folder)
-    if (folder / CONFIGURATION).exists():
-        about = read_configuration(folder)
-        if resume and about.get("processes", 1) != distributed.ranks():
-            raise UcflError(
-                f"{folder} was trained by {about.get('processes', 1)} processes; go on with as "
-                "many, or start it again with --fresh."
-            )
-        stored = (folder / CHECKPOINT).exists()
-        same = about["configuration"] == configuration.identity()
-        if resume and not same:
-            difference = _difference(about, configuration)
-            raise UcflError(
-                f"{folder} holds a run of another configuration ({difference}); give --out "
-                "another folder, or replace it with --fresh."
-            )
-        if resume and stored:
-            point = Checkpoint.load(folder / CHECKPOINT, torch.device("cpu"))
-            if point.round > rounds:
-                raise UcflError(
-                    f"{folder} has {point.round} rounds already, more than the {rounds} asked for."
-                )
-            return point
-        if not (resume or fresh):
-            there = Checkpoint.load(folder / CHECKPOINT, torch.device("cpu")) if stored else None
-            if same and there is not None and there.round == rounds:
-                if on_note:
-                    on_note(f"{folder} holds this run already; --fresh trains it again.")
-                return there
-            what = "another run"
-            if same:
-                what = f"this run with {there.round if there else 0} of {rounds} rounds"
-            raise UcflError(
-                f"{folder} holds {what}; continue it with --resume, replace it with --fresh, or "
-                "give --out another folder."
-            )
-    elif folder.exists() and not folder.is_dir():
-        raise UcflError(f"{folder} is a file; give --out a folder.")
-    elif folder.exists() and any(folder.iterdir()):
-        raise UcflError(f"{folder} is not empty and holds no run; give --out another folder.")
-    try:
-        if folder.exists():
-            shutil.rmtree(_replaced(folder), ignore_errors=True)
-            folder.rename(_replaced(folder))
-        folder.mkdir(parents=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise UcflError(
-            f"{folder} cannot be written ({error.strerror}); give --out another folder."
-        ) from error
-    return None
-
-
-def _difference(about: dict[str, object], configuration: Configuration) -> str:
-    """Names of what differs, for the error message."""
-    old, new = about["configuration"], configuration.identity()
-    assert isinstance(old, dict)
-    words = [key for key in new if key != "scenario" and old.get(key) != new[key]]
-    old_scenario, new_scenario = old.get("scenario", {}), new["scenario"]
-    words += [key for key in new_scenario if old_scenario.get(key) != new_scenario[key]]
-    return "different " + ", ".join(words)

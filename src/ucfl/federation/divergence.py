@@ -1,0 +1,40 @@
+"""Models that are no longer finite are named in the round in which they appear."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ucfl.errors import Diverged
+
+if TYPE_CHECKING:
+    from ucfl.federation.federation import Federation
+
+
+def check_finite(
+    fed: Federation, before: tuple[Tensor, ...], after: tuple[Tensor, ...], t: int
+) -> None:
+    """Raise :class:`Diverged` where rows have become NaN or infinite that were finite before.
+
+    (A model may have infinite values from the start, such as a mask's.) Where processes share the
+    users, all of them raise the same error.
+    """
+    lost = torch.zeros(fed.m, dtype=torch.bool, device=fed.device)
+    for old, new in zip(before, after, strict=True):
+        if new.numel() and new.is_floating_point():
+            finite = finite_rows(new)
+            if not bool(finite.all()):
+                lost |= ~finite & finite_rows(old)
+    everyone = fed.gathered(lost)
+    if bool(everyone.any()):
+        here = len(everyone) == fed.m
+        names = fed.users.names if here else [f"number {user}" for user in range(len(everyone))]
+        raise Diverged(torch.nonzero(everyone)[:, 0].tolist(), names, t)
+
+
+def finite_rows(theta: Tensor) -> Tensor:
+    """[m]: whether every number in a row is finite; one pass, since aminmax keeps NaN."""
+    least, most = theta.reshape(len(theta), -1).aminmax(dim=1)
+    return least.isfinite() & most.isfinite()
