@@ -41,4 +41,5 @@ def check_finite(
 
 def finite_rows(theta: Tensor) -> Tensor:
     """[m]: whether every number in a row is finite."""
-    return theta.reshape(len(theta), -1).isfinite().all(1)
+    finite: Tensor = theta.reshape(len(theta), -1).isfinite().all(1)
+    return finite
