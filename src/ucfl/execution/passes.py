@@ -284,7 +284,7 @@ def _same_kind(one: Any, other: torch.fx.Node) -> bool:
     if not (isinstance(one, torch.fx.Node) and "val" in one.meta):
         return False
     mine, theirs = one.meta["val"], other.meta["val"]
-    return mine.shape == theirs.shape and mine.dtype == theirs.dtype
+    return bool(mine.shape == theirs.shape and mine.dtype == theirs.dtype)
 
 
 def _is_less(node: torch.fx.Node, mean: torch.fx.Node, shape: tuple[int, ...]) -> bool:

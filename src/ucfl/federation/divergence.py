@@ -22,11 +22,9 @@ def check_finite(
     (A model may have infinite values from the start, such as a mask's.) Where processes share the
     users, all of them raise the same error. One sum over everything tells whether to look closer.
     """
-    total = torch.zeros((), dtype=torch.float64, device=fed.device)
-    for new in after:
-        if new.numel() and new.is_floating_point():
-            total = total + new.sum()
-    if math.isfinite(float(fed.gathered(total[None]).sum())):
+    sums = [new.sum() for new in after if new.numel() and new.is_floating_point()]
+    totals = fed.gathered(torch.stack(sums))
+    if all(map(math.isfinite, totals.tolist())):
         return
     lost = torch.zeros(fed.m, dtype=torch.bool, device=fed.device)
     for old, new in zip(before, after, strict=True):
@@ -41,5 +39,4 @@ def check_finite(
 
 def finite_rows(theta: Tensor) -> Tensor:
     """[m]: whether every number in a row is finite."""
-    finite: Tensor = theta.reshape(len(theta), -1).isfinite().all(1)
-    return finite
+    return theta.reshape(len(theta), -1).isfinite().all(1)
