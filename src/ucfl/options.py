@@ -23,7 +23,7 @@ def split(text: str, kind: str, known: Mapping[str, Any]) -> tuple[str, dict[str
 
 def typed(owner: type[Any], name: str, options: Mapping[str, str]) -> dict[str, Any]:
     """Options as values of the types that the fields of the dataclass ``owner`` have."""
-    hints = get_type_hints(owner)
+    hints = get_type_hints(owner, include_extras=True)
     known = {field.name: hints[field.name] for field in dataclasses.fields(owner) if field.init}
     values: dict[str, Any] = {}
     for option, text in options.items():

@@ -2,17 +2,24 @@
 
 from ucfl.federation.federation import Federation
 from ucfl.federation.gradients import Gradients
+from ucfl.federation.memory import Memory
 from ucfl.federation.models import MODELS, create, initialise, reinitialised
+from ucfl.federation.optimisers import OPTIMISERS
+from ucfl.federation.rates import depends_on_rounds, schedule
 from ucfl.federation.training import LastBatch, LocalTraining, Pull
 
 __all__ = [
     "MODELS",
+    "OPTIMISERS",
     "Federation",
     "Gradients",
     "LastBatch",
     "LocalTraining",
+    "Memory",
     "Pull",
     "create",
+    "depends_on_rounds",
     "initialise",
     "reinitialised",
+    "schedule",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,12 +15,23 @@ from ucfl.federation.rows import Rows
 LastBatch = Literal["drop", "scale", "keep"]
 
 
+#: What becomes of an optimiser's state (velocities, moments) between two rounds.
+OptimiserState = Literal["reset", "keep"]
+
+
+def constant(t: int) -> float:
+    """The same rate in every round."""
+    return 1.0
+
+
 @dataclass(frozen=True)
 class LocalTraining:
-    """SGD with momentum, from zero velocity every round, over the user's own data.
+    """What a user does in a round: steps of an optimiser over its own data.
 
-    ``epochs`` passes over the data, or ``steps`` batches where that is given. Why short last
-    batches are dropped by default: docs/last-batch.md.
+    ``optimiser`` is one of :data:`~ucfl.federation.optimisers.OPTIMISERS`; its state starts anew in
+    every round, or is kept (then the run remembers it, user by user). ``schedule(t)`` is the factor
+    of ``lr`` in round t. ``epochs`` passes over the data, or ``steps`` batches where that is given.
+    Why short last batches are dropped by default: docs/last-batch.md.
     """
 
     lr: float = 0.1
@@ -28,6 +40,14 @@ class LocalTraining:
     epochs: int = 1
     steps: int | None = None
     last_batch: LastBatch = "drop"
+    optimiser: str = "sgd"
+    optimiser_state: OptimiserState = "reset"
+    weight_decay: float = 0.0
+    schedule: Callable[[int], float] = constant
+
+    def rate(self, t: int) -> float:
+        """η of round t."""
+        return self.lr * self.schedule(t)
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,20 @@ class Scenario(BaseModel):
     initialisation: Literal["he-glorot", "own"] = Field(
         "he-glorot", description="own keeps what the model's constructor made"
     )
-    lr: float = Field(0.1, gt=0, description="learning rate of local SGD")
-    momentum: float = Field(0.9, ge=0, lt=1, description="starts from zero every round")
+    optimiser: Literal["sgd", "nesterov", "adam", "adamw"] = Field(
+        "sgd", description="of local training, as PyTorch's of the same name"
+    )
+    optimiser_state: Literal["reset", "keep"] = Field(
+        "reset", description="velocities and moments: anew every round, or kept by each user"
+    )
+    lr: float = Field(0.1, gt=0, description="learning rate of local training")
+    momentum: float = Field(0.9, ge=0, lt=1, description="of sgd and nesterov")
+    weight_decay: float = Field(0.0, ge=0, description="λ of λ/2 ‖θ‖², or decoupled with adamw")
+    schedule: str = Field(
+        "constant",
+        description="of the rate over rounds: constant, steps:at=100+150:factor=0.1, cosine; each "
+        "with :warmup=5",
+    )
     batch: int = Field(64, ge=1, description="local batch size B")
     epochs: int = Field(1, ge=1, description="local epochs E")
     last_batch: Literal["drop", "scale", "keep"] = Field(
