@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tomllib
 import warnings
 from collections.abc import Mapping
@@ -9,10 +10,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from ucfl.errors import UcflError, UcflWarning, check_name, unknown
 from ucfl.users import datasets, partition, shifts
+from ucfl.users.participation import Participation
 from ucfl.users.population import Pair, Users
 
 
@@ -70,9 +79,26 @@ class Scenario(BaseModel):
         "keeps it), scaled by count / B, or kept as it is",
     )
     rounds: int = Field(100, ge=1, description="communication rounds T")
+    participation: float | str = Field(
+        1.0,
+        description="who takes part in a round: a share of the users, '10 users'; ':by=size' draws "
+        "by their data, ':trace=FILE.csv' from those available",
+    )
     variance_batch: float = Field(
         1 / 3, gt=0, description="n_k of eq. 9: a share of the user's data if below 1, else a count"
     )
+
+    @field_validator("participation", mode="before")
+    @classmethod
+    def _participates(cls, value: Any) -> Any:
+        """A number where it is one, whether typed or read from a file."""
+        try:
+            Participation.of(value)
+        except UcflError as error:
+            raise ValueError(str(error).rstrip(".")) from error
+        with contextlib.suppress(TypeError, ValueError):
+            return float(value)
+        return value
 
     @model_validator(mode="after")
     def _consistent(self) -> Scenario:
