@@ -18,7 +18,7 @@ class Mixing:
     stream a user listens to. ``mixing @ theta`` is WΘ (paper, eq. 8), at the cost of k rows. A
     weight of 0 means that a row is not looked at, whatever it holds. ``present`` [m] marks whose
     rows are looked at, and who receives; who listens to one of the streams marked in ``silent``
-    [k] keeps its row.
+    [k] keeps its row. ``left`` [k, 1] is what the present users' weights were of each stream.
 
     Where processes share the users, each has its own users' columns, labels and rows of Θ, and
     the product exchanges the k streams' partial sums, not m models.
@@ -28,6 +28,7 @@ class Mixing:
     labels: Tensor
     silent: Tensor | None = None
     present: Tensor | None = None
+    left: Tensor | None = None
 
     @classmethod
     def average(cls, sizes: Tensor) -> Mixing:
@@ -60,6 +61,11 @@ class Mixing:
         return len(self.streams)
 
     @property
+    def share(self) -> Tensor:
+        """[k, 1]: the part of each stream's weight that the present users have: 1 for everyone."""
+        return self.streams.new_ones(self.count, 1) if self.left is None else self.left
+
+    @property
     def sent(self) -> int:
         """How many streams are broadcast: those that anybody who is present listens to."""
         if self.present is None:
@@ -83,7 +89,8 @@ class Mixing:
         streams = torch.where(present, self.streams, 0)
         total = distributed.summed(streams.sum(1, keepdim=True))
         silent = total[:, 0] == 0
-        return Mixing(streams / torch.where(total == 0, 1, total), self.labels, silent, present)
+        rules = streams / torch.where(total == 0, 1, total)
+        return Mixing(rules, self.labels, silent, present, total)
 
     def __matmul__(self, theta: Tensor) -> Tensor:
         rules, rows = self.streams.to(theta.dtype), theta
