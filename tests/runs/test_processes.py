@@ -34,11 +34,11 @@ def in_two_processes(*arguments):
     )
 
 
-@pytest.mark.parametrize("participation", ["1.0", "3 users"])
+@pytest.mark.parametrize("participation", ["1.0", "1 user"])
 def test_two_processes_give_the_results_of_one(participation, data, tmp_path):
     """Histories, and every user's model to 1e-5; printed once; three algorithms in one go.
 
-    With three users of ten, there are rounds in which one process has none of them.
+    With one user a round, one of the processes has none.
     """
     names = "fedavg,user-centric:streams=2,scaffold"
     options = ["compare", data, "--model", "mlp", "--rounds", 3, "--algorithms", names, "--json"]
