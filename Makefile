@@ -10,8 +10,9 @@ demo: $(READY)
 		--rounds 15 --out runs/demo --fresh
 	$(BIN)/ucfl report runs/demo
 
+# In as many processes as there are cores: most tests wait for Python, not for PyTorch.
 test: lint
-	$(BIN)/pytest -m "not long"
+	$(BIN)/pytest -m "not long" -n auto
 
 test-long: $(READY)
 	$(BIN)/pytest -m long
