@@ -12,6 +12,7 @@ from torch import Tensor
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
 from ucfl.collaboration import Mixing
 from ucfl.federation import Federation, LocalTraining, Pull
+from ucfl.options import Passes, Positive
 from ucfl.wireless import Traffic
 
 
@@ -26,13 +27,14 @@ class Scaffold(Algorithm):
     average of gradients (K_i itself for β = 0, as published). The paper sets η = 0.01, E = 5.
     """
 
-    lr: float = 0.01
-    epochs: int = 5
+    lr: Positive = 0.01
+    epochs: Passes = 5
 
     name: ClassVar[str] = "scaffold"
     reference: ClassVar[str] = "Karimireddy et al., ICML 2020"
     cost: ClassVar[str] = "2 down, 2 up, E times the work"
     tested_model: ClassVar[str] = "aggregated"
+    unused: ClassVar[frozenset[str]] = frozenset({"lr", "epochs", "variance_batch"})
 
     def training(self, fed: Federation) -> LocalTraining:
         """The scenario's, with its own rate and epochs."""

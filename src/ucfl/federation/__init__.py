@@ -2,7 +2,13 @@
 
 from ucfl.federation.federation import Federation
 from ucfl.federation.gradients import Gradients
-from ucfl.federation.models import MODELS, create, initialise, reinitialised
+from ucfl.federation.models import (
+    MODELS,
+    create,
+    default_initialisation,
+    initialise,
+    reinitialised,
+)
 from ucfl.federation.training import LastBatch, LocalTraining, Pull
 
 __all__ = [
@@ -13,6 +19,7 @@ __all__ = [
     "LocalTraining",
     "Pull",
     "create",
+    "default_initialisation",
     "initialise",
     "reinitialised",
 ]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
 from torch import Tensor
 
 from ucfl.federation.rows import Rows
+from ucfl.options import BatchSize, Momentum, Passes, Positive, check_fields
 
 #: What becomes of a last batch that the user's data does not fill: it is left out (a user with less
 #: than one batch keeps it), its gradient is scaled by count / B, or it makes a step like any other.
@@ -22,12 +24,15 @@ class LocalTraining:
     batches are dropped by default: docs/last-batch.md.
     """
 
-    lr: float = 0.1
-    momentum: float = 0.9
-    batch: int = 64
-    epochs: int = 1
-    steps: int | None = None
+    lr: Positive = 0.1
+    momentum: Momentum = 0.9
+    batch: BatchSize = 64
+    epochs: Passes = 1
+    steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     last_batch: LastBatch = "drop"
+
+    def __post_init__(self) -> None:
+        check_fields(self, "local training")
 
 
 @dataclass(frozen=True)
