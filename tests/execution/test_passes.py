@@ -124,3 +124,46 @@ def test_unread_writes_are_dropped_and_no_others():
     assert "uniform_" in graph.code
     for mine, reference in zip(graph(x.clone()), writes(x.clone()), strict=True):
         assert torch.equal(mine, reference)
+
+
+def test_products_with_a_number_are_part_of_the_sum_that_they_enter():
+    """The step of SGD, whose rates are tensors; whatever is read twice or written to stays."""
+
+    def step(weights, velocity, gradient, lr, momentum):
+        velocity = momentum * velocity + gradient
+        return weights - lr * velocity, velocity
+
+    def others(x, y, s):
+        twice = s * y
+        changed = y * s
+        moved = x + changed
+        return x + twice, x - twice, moved - x * y, twice - x
+
+    lr, momentum = torch.tensor(0.1), torch.tensor(0.9)
+    x, y, z = torch.randn(3, 4, 5)
+    for function, given, fused in (
+        (step, (x, y, z, lr, momentum), 2),
+        (others, (x, y, lr), 1),
+    ):
+        graph = make_fx(function, tracing_mode="fake")(*given)
+        assert passes.fuse_products(graph.graph) == fused
+        graph.graph.eliminate_dead_code()
+        graph.recompile()
+        assert graph.code.count("aten.addcmul") == fused
+        for mine, reference in zip(graph(*given), function(*given), strict=True):
+            assert close(mine, reference, atol=1e-6)
+
+
+def test_a_product_is_taken_before_its_factor_is_written_to():
+    def late(x, y, s):
+        product = s * y
+        y.zero_()
+        return x + product, y * 1
+
+    x, y, s = torch.randn(3, 4), torch.randn(3, 4), torch.tensor(0.5)
+    graph = make_fx(late, tracing_mode="fake")(x, y, s)
+    passes.fuse_products(graph.graph)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    for mine, reference in zip(graph(x, y.clone(), s), late(x, y.clone(), s), strict=True):
+        assert torch.equal(mine, reference)

@@ -61,8 +61,12 @@ def changes(monkeypatch, model, **options):
 @pytest.mark.parametrize(
     ("model", "fires"),
     [
-        ("lenet5", {"materialise", "share_layouts", "fuse_bias_gradients"}),
-        ("vgg", {"drop_zero_sums", "materialise", "share_layouts", "fuse_statistics"}),
+        ("mlp", {"fuse_products"}),
+        ("lenet5", {"materialise", "share_layouts", "fuse_bias_gradients", "fuse_products"}),
+        (
+            "vgg",
+            {"drop_zero_sums", "materialise", "share_layouts", "fuse_statistics", "fuse_products"},
+        ),
     ],
 )
 def test_every_pass_for_a_gpu_changes_the_model_it_was_written_for(

@@ -95,6 +95,7 @@ def test_toml_starts_from_a_base(tmp_path):
         ({"alpha": 0.01}, "'alpha' has no effect with split 'iid'"),
         ({"sizes": (9,) * 20}, "'sizes' has no effect with split 'iid'"),
         ({"split": "dirichlet", "alpha": 1, "sizes": (9,) * 20}, "'sizes' has no effect"),
+        ({"optimiser": "adam", "momentum": 0.9}, "'momentum' has no effect on adam"),
         ({"test_images": 10, "held_out": 0.2}, "'held_out' has no effect beside test_images"),
     ],
 )

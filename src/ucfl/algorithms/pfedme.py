@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
 from ucfl.collaboration import Mixing
+from ucfl.errors import UcflError
 from ucfl.execution import Tensors
 from ucfl.federation import Federation, LocalTraining
 from ucfl.federation.local import Gradient
@@ -73,10 +74,19 @@ class PFedMe(Algorithm):
         {"lr", "momentum", "batch", "epochs", "variance_batch"}
     )
 
+    def check(self, fed: Federation) -> None:
+        """Its steps are its own."""
+        if fed.training.optimiser != "sgd" or fed.training.weight_decay:
+            raise UcflError(
+                "pFedMe has steps of its own; train with optimiser = sgd and weight_decay = 0."
+            )
+
     def training(self, fed: Federation) -> LocalTraining:
         """Plain SGD: the inner steps solve a proximal problem, and momentum has no part in it."""
         training = LocalTraining(self.personal_lr, 0.0, self.batch, self.epochs)
-        return dataclasses.replace(training, last_batch=fed.training.last_batch)
+        return dataclasses.replace(
+            training, last_batch=fed.training.last_batch, schedule=fed.training.schedule
+        )
 
     def start(self, fed: Federation) -> State:
         """The personal models start from the global one."""
@@ -85,12 +95,13 @@ class PFedMe(Algorithm):
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Move each user's w towards its proximal points; average the w."""
         w, rest = fed.parts(tensor(state, "theta"))
+        factor = fed.training.schedule(t)
         w, near, rest, near_rest = fed.iterate(
             Proximal(self.inner_steps),
             (w, w, rest, rest),
             t,
             self.training(fed),
-            hyper=(self.personal_lr, self.strength, self.lr),
+            hyper=(factor * self.personal_lr, self.strength, factor * self.lr),
             repeat=self.inner_steps,
         )
         personal = torch.cat([near, near_rest], dim=1)

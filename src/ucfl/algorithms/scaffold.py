@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
 from ucfl.collaboration import Mixing
+from ucfl.errors import UcflError
 from ucfl.federation import Federation, LocalTraining, Pull
 from ucfl.options import Passes, Positive
 from ucfl.wireless import Traffic
@@ -36,6 +37,14 @@ class Scaffold(Algorithm):
     tested_model: ClassVar[str] = "aggregated"
     unused: ClassVar[frozenset[str]] = frozenset({"lr", "epochs", "variance_batch"})
 
+    def check(self, fed: Federation) -> None:
+        """Variates are averages of gradients, which SGD's steps add up to, and others do not."""
+        if fed.training.optimiser != "sgd" or fed.training.optimiser_state != "reset":
+            raise UcflError(
+                "SCAFFOLD takes its variates from SGD's steps; train with optimiser = sgd and "
+                "optimiser_state = reset."
+            )
+
     def training(self, fed: Federation) -> LocalTraining:
         """The scenario's, with its own rate and epochs."""
         return dataclasses.replace(fed.training, lr=self.lr, epochs=self.epochs)
@@ -51,7 +60,7 @@ class Scaffold(Algorithm):
         common = average @ own
         local = fed.train(theta, t, Pull(direction=common - own), training)
         weight = effective_steps(fed.steps_of(training), training.momentum).to(theta.dtype)
-        renewed = own - common + (theta - local) / (weight[:, None] * training.lr)
+        renewed = own - common + (theta - local) / (weight[:, None] * training.rate(t))
         renewed[:, fed.rows.trainable :] = 0  # buffers have no gradient to control
         mixed = average.among(fed.present) @ local
         return {"theta": mixed, "variates": fed.kept(renewed, own)}

@@ -2,6 +2,7 @@
 
 from ucfl.federation.federation import Federation
 from ucfl.federation.gradients import Gradients
+from ucfl.federation.memory import Memory
 from ucfl.federation.models import (
     MODELS,
     create,
@@ -9,17 +10,23 @@ from ucfl.federation.models import (
     initialise,
     reinitialised,
 )
+from ucfl.federation.optimisers import OPTIMISERS
+from ucfl.federation.rates import depends_on_rounds, schedule
 from ucfl.federation.training import LastBatch, LocalTraining, Pull
 
 __all__ = [
     "MODELS",
+    "OPTIMISERS",
     "Federation",
     "Gradients",
     "LastBatch",
     "LocalTraining",
+    "Memory",
     "Pull",
     "create",
     "default_initialisation",
+    "depends_on_rounds",
     "initialise",
     "reinitialised",
+    "schedule",
 ]

@@ -11,13 +11,15 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from ucfl.errors import UcflWarning
+from ucfl.errors import UcflWarning, check_name
 from ucfl.execution import Batches, Options, Precision, Step, Tensors, choose, saved_bytes
 from ucfl.federation import checks, evaluation
 from ucfl.federation.divergence import check_finite
 from ucfl.federation.gradients import Gradients, measure
-from ucfl.federation.local import SGD, Own
+from ucfl.federation.local import LocalStep, Own
+from ucfl.federation.memory import Memory
 from ucfl.federation.model import LocalModel
+from ucfl.federation.optimisers import OPTIMISERS
 from ucfl.federation.rows import Rows
 from ucfl.federation.schedule import Batch, Plan
 from ucfl.federation.training import LocalTraining, Pull
@@ -56,6 +58,7 @@ class Federation:
         self.device = torch.device(device)
         self.users = users.to(self.device)
         self.training = training or LocalTraining()
+        check_name("optimiser", self.training.optimiser, OPTIMISERS)
         self.seed = seed
         self.variance_batch = variance_batch
         self.gathered = gathered
@@ -69,6 +72,7 @@ class Federation:
             self.device,
         )
         self.present: Tensor | None = None
+        self.memory = Memory()
         self._plans: dict[Any, Plan] = {}
         self._with_models: dict[Hashable, Federation] = {}
         checks.check(self.model, self.users, precision=self.precision)
@@ -122,9 +126,10 @@ class Federation:
         """The model of a row of Θ, to be used outside the federation."""
         return self.rows.module(row, self.model.template).eval()
 
-    def among(self, present: Tensor | None) -> Federation:
-        """The same federation with some users absent."""
+    def among(self, present: Tensor | None, memory: Memory | None = None) -> Federation:
+        """The same federation with some users absent, and with what optimisers remember."""
         fed = copy.copy(self)
+        fed.memory = memory or Memory()
         everyone = present is None or bool(present.all())
         fed.present = None if present is None or everyone else present.to(self.device)
         return fed
@@ -148,7 +153,7 @@ class Federation:
                 gathered=self.gathered,
                 **self._options,
             )
-        return self._with_models[key].among(self.present)
+        return self._with_models[key].among(self.present, self.memory)
 
     # -- training ---------------------------------------------------------------------------
 
@@ -160,22 +165,26 @@ class Federation:
         training: LocalTraining | None = None,
         example_weights: Tensor | None = None,
     ) -> Tensor:
-        """Local SGD for every present user in round t, from its row of Θ; the new Θ.
+        """Local training of every present user in round t, from its row of Θ; the new Θ.
 
         The batches depend on (seed, t, user) alone. ``example_weights`` [m, n] scale the losses
         of the users' training examples.
         """
         training, pull = training or self.training, pull or Pull()
         weights, rest = self.parts(theta)
-        weights, rest = self._iterate(
-            SGD(self.model),
-            (weights, torch.zeros_like(weights), rest),
+        optimiser = OPTIMISERS[training.optimiser]
+        state = (weights, rest, *self.memory.recalled(training, optimiser.start(weights)))
+        decay = [training.weight_decay] if training.weight_decay else []
+        weights, rest, *own = self._iterate(
+            LocalStep(self.model, optimiser),
+            state,
             self._plan(training).drawn(self.users, self.executor, self.seed, t, example_weights),
-            hyper=self.numbers(training.lr, training.momentum, pull.strength),
+            hyper=self.numbers(training.rate(t), training.momentum, pull.strength, *decay),
             constants=pull.rows(self.m, self.rows),
-            wanted=(0, 2),  # the velocity starts anew in every round
+            wanted=range(len(state)) if training.optimiser_state == "keep" else (0, 1),
             t=t,
         )
+        self.memory.keep(own)
         return torch.cat([weights, rest], dim=1) if rest.numel() else weights
 
     def iterate(

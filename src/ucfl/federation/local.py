@@ -1,4 +1,4 @@
-"""Local training: a step of SGD for one user."""
+"""Local training: one step of one user."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ucfl.execution import Tensors
 from ucfl.federation.model import LocalModel
+from ucfl.federation.optimisers import Optimiser, Rates
 from ucfl.federation.schedule import Batch
 
 #: gradient(weights, rest) -> gradient, buffers: of one user's model on the batch of a step.
@@ -16,13 +17,16 @@ Gradient = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
-class SGD:
-    """v ← β v + ∇ℓ(θ) + λ (θ − towards) + direction;  θ ← θ − η v.
+class LocalStep:
+    """One step of an optimiser along ∇ℓ(θ) + λ (θ − towards) + direction.
 
-    The state is θ, v and the buffers; ``towards`` and ``direction`` are constants of the round.
+    The state is θ, the buffers, and the optimiser's own; ``towards`` and ``direction`` are
+    constants of the round. ``hyper`` are η, the momentum, λ, and the weight decay where there is
+    one.
     """
 
     model: LocalModel
+    optimiser: Optimiser
 
     def __call__(
         self,
@@ -31,17 +35,18 @@ class SGD:
         constants: Tensors,
         hyper: tuple[Tensor, ...],
     ) -> tuple[Tensor, ...]:
-        """One step."""
-        weights, velocity, rest = state
+        """The state after it."""
+        weights, rest, *own = state
         towards, direction = constants
-        lr, momentum, strength = hyper
-        step, rest = self.model.gradient(weights, rest, batch)
+        lr, momentum, strength, *decay = hyper
+        along, rest = self.model.gradient(weights, rest, batch)
         if direction is not None:
-            step = step + direction
+            along = along + direction
         if towards is not None:
-            step = step + strength * (weights - towards)
-        velocity = momentum * velocity + step
-        return weights - lr * velocity, velocity, rest
+            along = along + strength * (weights - towards)
+        rates = Rates(lr, momentum, decay[0] if decay else None)
+        weights, own_now = self.optimiser.update(along, weights, tuple(own), rates)
+        return weights, rest, *own_now
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -9,19 +10,30 @@ from pydantic import Field
 from torch import Tensor
 
 from ucfl.federation.rows import Rows
-from ucfl.options import BatchSize, Momentum, Passes, Positive, check_fields
+from ucfl.options import BatchSize, Momentum, NotNegative, Passes, Positive, check_fields
 
 #: What becomes of a last batch that the user's data does not fill: it is left out (a user with less
 #: than one batch keeps it), its gradient is scaled by count / B, or it makes a step like any other.
 LastBatch = Literal["drop", "scale", "keep"]
 
 
+#: What becomes of an optimiser's state (velocities, moments) between two rounds.
+OptimiserState = Literal["reset", "keep"]
+
+
+def constant(t: int) -> float:
+    """The same rate in every round."""
+    return 1.0
+
+
 @dataclass(frozen=True)
 class LocalTraining:
-    """SGD with momentum, from zero velocity every round, over the user's own data.
+    """What a user does in a round: steps of an optimiser over its own data.
 
-    ``epochs`` passes over the data, or ``steps`` batches where that is given. Why short last
-    batches are dropped by default: docs/last-batch.md.
+    ``optimiser`` is one of :data:`~ucfl.federation.optimisers.OPTIMISERS`; its state starts anew in
+    every round, or is kept (then the run remembers it, user by user). ``schedule(t)`` is the factor
+    of ``lr`` in round t. ``epochs`` passes over the data, or ``steps`` batches where that is given.
+    Why short last batches are dropped by default: docs/last-batch.md.
     """
 
     lr: Positive = 0.1
@@ -30,6 +42,14 @@ class LocalTraining:
     epochs: Passes = 1
     steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     last_batch: LastBatch = "drop"
+    optimiser: str = "sgd"
+    optimiser_state: OptimiserState = "reset"
+    weight_decay: NotNegative = 0.0
+    schedule: Callable[[int], float] = constant
+
+    def rate(self, t: int) -> float:
+        """η of round t."""
+        return self.lr * self.schedule(t)
 
     def __post_init__(self) -> None:
         check_fields(self, "local training")

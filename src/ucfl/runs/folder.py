@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from ucfl import algorithms, distributed
 from ucfl.algorithms import Algorithm
 from ucfl.errors import UcflError, first_line
-from ucfl.federation import Federation, default_initialisation
+from ucfl.federation import Federation, default_initialisation, depends_on_rounds
 from ucfl.runs.checkpoint import Checkpoint
 from ucfl.runs.files import unreadable, write_atomically
 from ucfl.runs.schema import FORMAT, StoredRun, checked, json_digest
@@ -69,8 +69,13 @@ class Configuration:
         )
 
     def identity(self) -> dict[str, Any]:
-        """What must be equal for a run to be continued; more rounds may be asked for."""
-        fields = self.scenario.model_dump(mode="json", exclude={"name", "description", "rounds"})
+        """What must be equal for a run to be continued; more rounds may be asked for.
+
+        (Unless the learning rates follow the number of rounds.)
+        """
+        apart = {"name", "description"}
+        apart |= set() if depends_on_rounds(self.scenario.schedule) else {"rounds"}
+        fields = self.scenario.model_dump(mode="json", exclude=apart)
         words = {"algorithm": self.algorithm, "seed": self.seed}
         words |= {"data": self.data, "model": self.model}
         # Where it is the default it is not named: folders keep the names that they had.

@@ -19,7 +19,7 @@ from ucfl import algorithms, distributed, users
 from ucfl.algorithms import Algorithm
 from ucfl.errors import Diverged, UcflError, UcflWarning
 from ucfl.execution import Options
-from ucfl.federation import Federation, LocalTraining, create
+from ucfl.federation import Federation, LocalTraining, Memory, create, schedule
 from ucfl.runs.checkpoint import Checkpoint, before
 from ucfl.runs.claim import claim, common_point, replaced
 from ucfl.runs.files import NotWritten
@@ -156,6 +156,10 @@ def federation(
         batch=scenario.batch,
         epochs=scenario.epochs,
         last_batch=scenario.last_batch,
+        optimiser=scenario.optimiser,
+        optimiser_state=scenario.optimiser_state,
+        weight_decay=scenario.weight_decay,
+        schedule=schedule(scenario.schedule, scenario.rounds),
     )
     return Federation(
         users,
@@ -318,9 +322,10 @@ class Loop:
         """
         t, dropped = point.round + 1, dict(point.dropped)
         while True:
-            fed = self.fed.among(self._present(dropped))
+            fed = self.fed.among(self._present(dropped), Memory.of(point.state))
             try:
                 state = self.algorithm.round(fed, point.state, t)
+                state = {**state, **fed.memory.after}
                 break
             except Diverged as error:
                 dropped |= dict.fromkeys(error.users, t)

@@ -23,6 +23,7 @@ from ucfl.options import (
     BatchSize,
     Count,
     Momentum,
+    NotNegative,
     Passes,
     Positive,
     VarianceBatch,
@@ -39,7 +40,12 @@ HOW_A_DATA_SET_IS_SPLIT = (
 #: All that says who the users are: equal users may come by other ways.
 OF_USERS = ("dataset", "users", "groups", "held_out", *HOW_A_DATA_SET_IS_SPLIT)
 #: Fields that mean something beside a value of another one.
-BELONGS_TO = {"alpha": "split", "sizes": "split", "held_out": "test_images"}
+BELONGS_TO = {
+    "alpha": "split",
+    "sizes": "split",
+    "held_out": "test_images",
+    "momentum": "optimiser",
+}
 #: Before the source of users that were given by hand.
 OWN = "own users: "
 
@@ -82,8 +88,20 @@ class Scenario(BaseModel):
         description="own keeps what the model's constructor made; if none, own for your own model "
         "and he-glorot for ours",
     )
-    lr: Positive = Field(0.1, description="learning rate of local SGD")
-    momentum: Momentum = Field(0.9, description="starts from zero every round")
+    optimiser: Literal["sgd", "nesterov", "adam", "adamw"] = Field(
+        "sgd", description="of local training, as PyTorch's of the same name"
+    )
+    optimiser_state: Literal["reset", "keep"] = Field(
+        "reset", description="velocities and moments: anew every round, or kept by each user"
+    )
+    lr: Positive = Field(0.1, description="learning rate of local training")
+    momentum: Momentum = Field(0.9, description="of sgd and nesterov")
+    weight_decay: NotNegative = Field(0.0, description="λ of λ/2 ‖θ‖², or decoupled with adamw")
+    schedule: str = Field(
+        "constant",
+        description="of the rate over rounds: constant, steps:at=100+150:factor=0.1, cosine; each "
+        "with :warmup=5",
+    )
     batch: BatchSize = Field(64, description="local batch size B")
     epochs: Passes = Field(1, description="local epochs E")
     last_batch: Literal["drop", "scale", "keep"] = Field(
@@ -147,6 +165,10 @@ class Scenario(BaseModel):
     def without_effect(self) -> dict[str, str]:
         """Fields that decide nothing here, and a sentence about each."""
         found = {}
+        if self.optimiser not in ("sgd", "nesterov"):
+            found["momentum"] = (
+                f"'momentum' has no effect on {self.optimiser}, which has its own; leave it out."
+            )
         if is_folder(self.dataset):
             there = len(list(Path(self.dataset).glob("*.npz")))
             for field in ("users", *HOW_A_DATA_SET_IS_SPLIT):
