@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ucfl.federation.rows import Rows
-from ucfl.options import BatchSize, Momentum, NotNegative, Passes, Positive, check_fields
+from ucfl.options import BatchSize, Momentum, NotNegative, Passes, check_fields
 
 #: What becomes of a last batch that the user's data does not fill: it is left out (a user with less
 #: than one batch keeps it), its gradient is scaled by count / B, or it makes a step like any other.
@@ -36,7 +36,7 @@ class LocalTraining:
     Why short last batches are dropped by default: docs/last-batch.md.
     """
 
-    lr: Positive = 0.1
+    lr: Annotated[float, Field(gt=0)] = 0.1  # of models in any precision
     momentum: Momentum = 0.9
     batch: BatchSize = 64
     epochs: Passes = 1
