@@ -244,7 +244,9 @@ def _show_race(story: Story) -> None:
     rows = []
     for method in story["methods"]:
         times = [
-            method_curve(method, story["users"], system).time_to_accuracy(target["accuracy"])
+            method_curve(method, story["users"], story["participants"], system).time_to_accuracy(
+                target["accuracy"]
+            )
             for system in SYSTEMS.values()
         ]
         cells = ["never" if math.isinf(time) else f"{time:.1f}" for time in times]

@@ -31,8 +31,9 @@ class Meter:
         meet, forward = Federation.collaboration_round, model_class.forward
 
         def metered_mix(mixing, theta):
-            self.up += theta.nbytes
-            self.down += mixing.count * theta[0].nbytes
+            there = slice(None) if mixing.present is None else mixing.present
+            self.up += theta[there].nbytes
+            self.down += len(mixing.labels[there].unique()) * theta[0].nbytes
             return mix(mixing, theta)
 
         def metered_forward(module, *args):
@@ -56,7 +57,9 @@ class Meter:
 
             def method(fed, theta, split="validation"):
                 if self.inside:  # what a round needs, not what the experimenter looks at
-                    self.worked += models(theta) * int(fed.users.split(split).sizes.sum()) / 3
+                    there = slice(None) if fed.present is None else fed.present
+                    sizes = fed.users.split(split).sizes[there]
+                    self.worked += models(theta[there]) * int(sizes.sum()) / 3
                 return original(fed, theta, split)
 
             monkeypatch.setattr(Federation, name, method)
@@ -84,10 +87,15 @@ class Meter:
         return values
 
 
+@pytest.mark.parametrize("participation", [1.0, 0.4])
 @every_algorithm
-def test_declared_traffic_is_counted_traffic_in_a_real_run(name, monkeypatch, tmp_path):
+def test_declared_traffic_is_counted_traffic_in_a_real_run(
+    name, participation, monkeypatch, tmp_path
+):
     users, rounds = 8, 5
-    scenario = ucfl.Scenario(users=users, rounds=rounds, model="logistic", groups=2)
+    scenario = ucfl.Scenario(
+        users=users, rounds=rounds, model="logistic", groups=2, participation=participation
+    )
     fed = ucfl.runs.federation(scenario)
     meter = Meter(monkeypatch, REGISTRY[name], type(fed.module(fed.initial()[0])))
     counted = []
@@ -108,11 +116,13 @@ def test_declared_traffic_is_counted_traffic_in_a_real_run(name, monkeypatch, tm
     else:
         assert dataclasses.astuple(run.start_traffic) == (0, 0, 0)
     assert len(counted) == rounds
-    for (down, up, worked), row in zip(counted, run.checkpoint.traffic.tolist(), strict=True):
-        declared = ucfl.wireless.Traffic(*row)
+    sent, cohorts = run.checkpoint.traffic.tolist(), run.checkpoint.cohorts
+    for (down, up, worked), row, there in zip(counted, sent, cohorts, strict=True):
+        declared, here = ucfl.wireless.Traffic(*row), fed.among(there)
         assert down == declared.down_bytes(run.model_bytes)
-        assert up == declared.up_bytes(run.model_bytes, users)
-        assert worked == pytest.approx(declared.work * fed.examples(fed.training), rel=1e-6)
+        assert up == declared.up_bytes(run.model_bytes, int(there.sum()))
+        assert worked == pytest.approx(declared.work * here.examples(fed.training), rel=1e-6)
+    assert int(cohorts[0].sum()) == round(participation * users)
 
 
 def test_bytes_follow_the_precision(unequal_users):

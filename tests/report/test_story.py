@@ -34,7 +34,8 @@ def told(*folders):
 def test_times_are_those_of_the_runs_themselves(story, runs):
     for system in [*SYSTEMS.values(), WirelessSystem(rho=0.7, t_min=3.3, mean_delay=2.9)]:
         for label, each in runs.items():
-            mine = method_curve(method_of(story, label), story["users"], system)
+            count = story["participants"]
+            mine = method_curve(method_of(story, label), story["users"], count, system)
             theirs = curve(each, system)
             assert mine.times == pytest.approx(theirs.times, rel=1e-12)
             assert np.array_equal(mine.mean, theirs.mean)

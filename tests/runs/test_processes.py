@@ -34,10 +34,15 @@ def in_two_processes(*arguments):
     )
 
 
-def test_two_processes_give_the_results_of_one(data, tmp_path):
-    """Histories, and every user's model to 1e-5; printed once; three algorithms in one go."""
+@pytest.mark.parametrize("participation", ["1.0", "1 user"])
+def test_two_processes_give_the_results_of_one(participation, data, tmp_path):
+    """Histories, and every user's model to 1e-5; printed once; three algorithms in one go.
+
+    With one user a round, one of the processes has none.
+    """
     names = "fedavg,user-centric:streams=2,scaffold"
     options = ["compare", data, "--model", "mlp", "--rounds", 3, "--algorithms", names, "--json"]
+    options += ["--set", f"participation={participation}"]
     two = in_two_processes(*options, "--out", tmp_path / "two")
     assert two.returncode == 0, two.stderr
     json.loads(two.stdout)  # one object, from the first process alone

@@ -111,11 +111,11 @@ class AdaptiveUserCentric(Algorithm):
             theta[:, body] = Mixing.average(fed.sizes).among(fed.present) @ local[:, body]
             theta[:, ~body] = mixing @ local[:, ~body]
             share = float(body.double().mean())
-            down = share + mixing.count * (1 - share)
+            down = share + mixing.sent * (1 - share)
         elif bool((tensor(state, "choices") == LOCAL).all()) and not trying:
             theta, down = local, 0.0
         else:
-            theta, down = mixing @ local, float(mixing.count)
+            theta, down = mixing @ local, float(mixing.sent)
         return self._watched(fed, {**state, "theta": theta, "down": down}, t)
 
     def _watched(self, fed: Federation, state: State, t: int) -> State:
@@ -124,8 +124,7 @@ class AdaptiveUserCentric(Algorithm):
         if state["phase"] not in ("apart", "trial") or bool(fed.rows.head.all()):
             return state
         theta = tensor(state, "theta")
-        accuracies = fed.accuracy(theta, "validation")
-        now = float(fed.kept(accuracies, torch.full_like(accuracies, torch.nan)).nanmean())
+        now = float(fed.accuracy(theta, "validation").nanmean())
         state = {**state, "evaluated": float(state["evaluated"]) + 1}
         since, trial = int(state["since"]) + 1, state["phase"] == "trial"
         if now > float(state["best"]):
@@ -228,8 +227,6 @@ class AdaptiveUserCentric(Algorithm):
         everyone = torch.arange(fed.m, device=fed.device)
         ways = [Mixing(way, everyone).among(fed.present).weights.to(local.dtype) for way in ways]
         losses = torch.stack([fed.example_losses(way @ local) for way in ways])
-        if fed.present is not None:
-            losses[:, ~fed.present] = torch.nan
         if self.voters < 1:
             ranks = draws.uniform(fed.seed, t, fed.users.ids, -9).argsort().argsort()
             losses[:, ranks >= max(1, math.ceil(self.voters * fed.m))] = torch.nan

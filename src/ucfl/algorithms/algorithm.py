@@ -51,6 +51,10 @@ class Algorithm(ABC):
     def check(self, fed: Federation) -> None:  # noqa: B027 (most algorithms take any users)
         """Raise a :class:`UcflError` where these users cannot be served; called before anything."""
 
+    def cohort(self, fed: Federation, t: int) -> Tensor | None:
+        """[m]: who takes part in round t (None: everyone), where a method has a say in it."""
+        return fed.cohort(t)
+
     @abstractmethod
     def start(self, fed: Federation) -> State:
         """The state before the first round."""

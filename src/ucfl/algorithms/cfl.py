@@ -9,6 +9,7 @@ import scipy
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn import functional
 
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
 from ucfl.collaboration import Mixing
@@ -27,6 +28,10 @@ class CFL(Algorithm):
     complete linkage, as published. They differ if their silhouette in cosine distance is at
     least ``separation``: late in training the updates of users that are alike are mostly noise,
     the mean of noise is small, and the published rule alone splits to the last user.
+
+    The users of a round decide; absent ones of a cluster that splits follow the half that their
+    last update is nearer to. (The publication lets a client that comes later walk down the tree of
+    clusters in the same way.)
     """
 
     mean_below: NotNegative = 0.45
@@ -44,6 +49,13 @@ class CFL(Algorithm):
         labels = torch.zeros(fed.m, dtype=torch.int64, device=fed.device)
         return {"theta": fed.initial(), "labels": labels, "scale": 0.0, "streams": 1}
 
+    def _known(self, fed: Federation, state: State, update: Tensor) -> dict[str, Tensor]:
+        """Everyone's last update, where not everyone is there in every round."""
+        if fed.present is None and "updates" not in state:
+            return {}
+        before = tensor(state, "updates") if "updates" in state else torch.zeros_like(update)
+        return {"updates": fed.kept(update, before)}
+
     def round(self, fed: Federation, state: State, t: int) -> State:
         """FedAvg inside each cluster; then split the clusters that ask for it."""
         theta, labels = tensor(state, "theta"), tensor(state, "labels")
@@ -51,16 +63,22 @@ class CFL(Algorithm):
         update = (local - theta)[:, : fed.rows.trainable].double()
         scale = float(state["scale"]) or float(update.norm(dim=1).max())
         mixing = Mixing.within(fed.sizes, labels).among(fed.present)
-        fresh = labels.clone()
+        fresh, known = labels.clone(), self._known(fed, state, update)
         for cluster in labels.unique().tolist():
             here = fed.kept(labels, torch.full_like(labels, -1)) == cluster
             members = torch.nonzero(here)[:, 0]  # users, not positions
             if len(members) > 2 and self._asks_to_split(fed, update[members], members, scale):
                 half = bipartition(update[members])
                 if separation(update[members], half) >= self.separation:
-                    fresh[members[half]] = int(fresh.max()) + 1
+                    split = int(fresh.max()) + 1
+                    fresh[members[half]] = split
+                    absent = torch.nonzero((labels == cluster) & ~here)[:, 0]
+                    if len(absent):
+                        follow = nearer(known["updates"][absent], update[members], half)
+                        fresh[absent[follow]] = split
         mixed = mixing @ local
-        return {"theta": mixed, "labels": fresh, "scale": scale, "streams": mixing.count}
+        state = {"theta": mixed, "labels": fresh, "scale": scale, "streams": mixing.sent}
+        return {**state, **known}
 
     def _asks_to_split(
         self, fed: Federation, updates: Tensor, members: Tensor, scale: float
@@ -81,6 +99,12 @@ def bipartition(updates: Tensor) -> Tensor:
     tree = scipy.cluster.hierarchy.linkage(apart, "complete")
     half = scipy.cluster.hierarchy.fcluster(tree, 2, "maxclust")
     return torch.from_numpy(half != half[0]).to(updates.device)
+
+
+def nearer(others: Tensor, updates: Tensor, half: Tensor) -> Tensor:
+    """Mask of the others whose mean cosine similarity with the half is the larger one."""
+    alike = functional.normalize(others, dim=1) @ functional.normalize(updates, dim=1).T
+    return alike[:, half].mean(1) > alike[:, ~half].mean(1)
 
 
 def separation(updates: Tensor, half: Tensor) -> float:

@@ -30,7 +30,7 @@ class FedAvg(Algorithm):
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """One broadcast per stream, one model up per user."""
-        return Traffic(down=self.mixing(fed).count, up=1)
+        return Traffic(down=self.mixing(fed).sent, up=1)
 
     def mixing(self, fed: Federation) -> Mixing:
         """Who is averaged with whom."""

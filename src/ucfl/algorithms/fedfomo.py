@@ -83,4 +83,5 @@ class FedFomo(Algorithm):
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """Aggregation is at the users, so every model that anyone receives is broadcast."""
-        return Traffic(down=fed.m, up=1, work=1 + (fed.m + 1) * fed.forward_work("validation"))
+        models = fed.m if fed.here is None else len(fed.here)
+        return Traffic(down=models, up=1, work=1 + (models + 1) * fed.forward_work("validation"))

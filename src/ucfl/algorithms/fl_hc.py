@@ -10,6 +10,7 @@ import scipy
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
+from torch import Tensor
 
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
 from ucfl.collaboration import Mixing
@@ -46,13 +47,16 @@ class FLHC(Algorithm):
         theta, labels = tensor(state, "theta"), tensor(state, "labels")
         local = fed.train(theta, t)
         if t == self.after + 1:
-            everyone = torch.ones_like(labels, dtype=torch.bool)
-            here = everyone if fed.present is None else fed.present
+            here = slice(None) if fed.here is None else fed.here
             updates = (local - theta)[here, : fed.rows.trainable].double().cpu().numpy()
-            labels = torch.full_like(labels, -1)  # absent users have a cluster of their own
+            labels = torch.full_like(labels, -1)  # users that diverged have a cluster of their own
             labels[here] = torch.from_numpy(self.clusters(updates)).to(fed.device)
         mixing = Mixing.within(fed.sizes, labels).among(fed.present)
         return {"theta": mixing @ local, "labels": labels}
+
+    def cohort(self, fed: Federation, t: int) -> Tensor | None:
+        """Everyone in the round that clusters, as published."""
+        return None if t == self.after + 1 else fed.cohort(t)
 
     def clusters(self, updates: NDArray[np.float64]) -> NDArray[np.int64]:
         """The cluster of each update."""
@@ -65,4 +69,5 @@ class FLHC(Algorithm):
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """A broadcast per cluster."""
-        return Traffic(down=len(tensor(state, "labels").unique()), up=1)
+        mixing = Mixing.within(fed.sizes, tensor(state, "labels")).among(fed.present)
+        return Traffic(down=mixing.sent, up=1)

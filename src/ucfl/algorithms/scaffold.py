@@ -21,11 +21,12 @@ from ucfl.wireless import Traffic
 class Scaffold(Algorithm):
     """Local steps along g − c_i + c; then c_i ← c_i − c + (θ − θ_i) / (K_i η)  (option II).
 
-    c = Σ p_i c_i with FedAvg's shares p_i = n_i / Σ n; variates start at zero. K_i is the user's
-    own number of steps. Absent users' variates stay, and stay in c, as published. With momentum β,
-    the displacement θ − θ_i sums each gradient more than
-    once: K_i is then the sum of those weights, Σ_s (1 − β^s)/(1 − β), so that c_i stays an
-    average of gradients (K_i itself for β = 0, as published). The paper sets η = 0.01, E = 5.
+    Users send what their variates change by, and c ← c + Σ p_i Δc_i over those who took part, with
+    FedAvg's shares p_i = n_i / Σ n of everyone; absent users' variates stay, and stay in c, as
+    published. All start at zero. K_i is the user's own number of steps. With momentum β, the
+    displacement θ − θ_i sums each gradient more than once: K_i is then the sum of those weights,
+    Σ_s (1 − β^s)/(1 − β), so that c_i stays an average of gradients (K_i itself for β = 0, as
+    published). The paper sets η = 0.01, E = 5.
     """
 
     lr: Positive = 0.01
@@ -51,19 +52,24 @@ class Scaffold(Algorithm):
 
     def start(self, fed: Federation) -> State:
         """All variates are zero."""
-        return {"theta": fed.initial(), "variates": torch.zeros_like(fed.initial())}
+        zeros = torch.zeros_like(fed.initial())
+        return {"theta": fed.initial(), "variates": zeros, "common": zeros[:1]}
 
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Train along corrected gradients, average, renew the variates."""
         training, average = self.training(fed), Mixing.average(fed.sizes)
-        theta, own = tensor(state, "theta"), tensor(state, "variates")
-        common = average @ own
+        theta, own, common = (tensor(state, part) for part in ("theta", "variates", "common"))
         local = fed.train(theta, t, Pull(direction=common - own), training)
         weight = effective_steps(fed.steps_of(training), training.momentum).to(theta.dtype)
         renewed = own - common + (theta - local) / (weight[:, None] * training.rate(t))
         renewed[:, fed.rows.trainable :] = 0  # buffers have no gradient to control
-        mixed = average.among(fed.present) @ local
-        return {"theta": mixed, "variates": fed.kept(renewed, own)}
+        there = average.among(fed.present)
+        moved = there.share.to(theta.dtype) * (there @ (renewed - own))[:1]
+        return {
+            "theta": there @ local,
+            "variates": fed.kept(renewed, own),
+            "common": common + moved,
+        }
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """Model and variate both ways."""

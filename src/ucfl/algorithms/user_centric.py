@@ -108,7 +108,7 @@ class UserCentric(Algorithm):
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """A broadcast per stream, one model up per user."""
-        return Traffic(down=self.mixing(state).count, up=1)
+        return Traffic(down=self.mixing(state).among(fed.present).sent, up=1)
 
     def start_traffic(self, fed: Federation, state: State) -> Traffic:
         """θ⁰ down, a gradient as large as the model (or its sketch) up, one pass over the data."""

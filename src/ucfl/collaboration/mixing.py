@@ -16,8 +16,9 @@ class Mixing:
 
     ``streams`` [k, m] are the aggregation rules, one broadcast each; ``labels`` [m] says which
     stream a user listens to. ``mixing @ theta`` is WΘ (paper, eq. 8), at the cost of k rows. A
-    weight of 0 means that a row is not looked at, whatever it holds. Who listens to one of the
-    streams marked in ``silent`` [k] keeps its row.
+    weight of 0 means that a row is not looked at, whatever it holds. ``present`` [m] marks whose
+    rows are looked at, and who receives; who listens to one of the streams marked in ``silent``
+    [k] keeps its row. ``left`` [k, 1] is what the present users' weights were of each stream.
 
     Where processes share the users, each has its own users' columns, labels and rows of Θ, and
     the product exchanges the k streams' partial sums, not m models.
@@ -26,6 +27,8 @@ class Mixing:
     streams: Tensor
     labels: Tensor
     silent: Tensor | None = None
+    present: Tensor | None = None
+    left: Tensor | None = None
 
     @classmethod
     def average(cls, sizes: Tensor) -> Mixing:
@@ -57,9 +60,23 @@ class Mixing:
         """k, the number of streams."""
         return len(self.streams)
 
+    @property
+    def share(self) -> Tensor:
+        """[k, 1]: the part of each stream's weight that the present users have: 1 for everyone."""
+        return self.streams.new_ones(self.count, 1) if self.left is None else self.left
+
+    @property
+    def sent(self) -> int:
+        """How many streams are broadcast: those that anybody who is present listens to."""
+        if self.present is None:
+            return self.count
+        heard = torch.zeros(self.count, dtype=torch.int64, device=self.labels.device)
+        heard = heard.index_add(0, self.labels, self.present.long())
+        return int((distributed.summed(heard) > 0).sum())
+
     def part(self, users: slice) -> Mixing:
         """What concerns some of the users: their columns, their choices."""
-        return Mixing(self.streams[:, users], self.labels[users], self.silent)
+        return Mixing(self.streams[:, users], self.labels[users])
 
     def among(self, present: Tensor | None) -> Mixing:
         """The same without absent users: their columns left out, rows renormalised.
@@ -72,13 +89,17 @@ class Mixing:
         streams = torch.where(present, self.streams, 0)
         total = distributed.summed(streams.sum(1, keepdim=True))
         silent = total[:, 0] == 0
-        return Mixing(streams / torch.where(total == 0, 1, total), self.labels, silent)
+        rules = streams / torch.where(total == 0, 1, total)
+        return Mixing(rules, self.labels, silent, present, total)
 
     def __matmul__(self, theta: Tensor) -> Tensor:
-        rules = self.streams.to(theta.dtype)
-        streams = distributed.summed(rules @ theta)
+        rules, rows = self.streams.to(theta.dtype), theta
+        if self.present is not None:  # a round costs what those cost who are there
+            here = torch.nonzero(self.present)[:, 0]
+            rules, rows = rules[:, here], theta[here]
+        streams = distributed.summed(rules @ rows)
         if not bool(streams.sum().isfinite()):  # 0 · ∞, perhaps: only what has a weight counts
-            own = [rule[rule != 0] @ theta[rule != 0] for rule in rules]
+            own = [rule[rule != 0] @ rows[rule != 0] for rule in rules]
             streams = distributed.summed(torch.stack(own))
         mixed = streams.expand(len(self.labels), -1) if self.count == 1 else streams[self.labels]
         if self.silent is not None and bool(self.silent.any()):

@@ -54,12 +54,6 @@ class Batches:
     counts: Sequence[int]
     steps: Tensor
 
-    def of(self, users: Tensor) -> Batches:
-        """What some of the users read; ``users`` are their places."""
-        each = tuple(None if part is None else part[users] for part in self.each)
-        counts = [self.counts[user] for user in users.tolist()]
-        return Batches(self.cut, each, self.shared, counts, self.steps[users])
-
 
 class Executor(Protocol):
     """How functions of one user are evaluated for all users.

@@ -1,5 +1,6 @@
 """What is computed: models as rows of Θ, local training, gradients, losses and accuracy."""
 
+from ucfl.federation.cohorts import CohortFunction, Cohorts
 from ucfl.federation.federation import Federation
 from ucfl.federation.gradients import Gradients
 from ucfl.federation.memory import Memory
@@ -17,6 +18,8 @@ from ucfl.federation.training import LastBatch, LocalTraining, Pull
 __all__ = [
     "MODELS",
     "OPTIMISERS",
+    "CohortFunction",
+    "Cohorts",
     "Federation",
     "Gradients",
     "LastBatch",

@@ -22,14 +22,17 @@ def check_finite(
     (A model may have infinite values from the start, such as a mask's.) Where processes share the
     users, all of them raise the same error. One sum over everything tells whether to look closer.
     """
-    sums = [new.sum() for new in after if new.numel() and new.is_floating_point()]
-    totals = fed.gathered(torch.stack(sums))
+    nothing = torch.zeros(1, dtype=fed.rows.dtype, device=fed.device)
+    sums = [new.sum()[None] for new in after if new.numel() and new.is_floating_point()]
+    totals = fed.gathered(torch.cat(sums) if sums else nothing)
     if all(map(math.isfinite, totals.tolist())):
         return
-    lost = torch.zeros(fed.m, dtype=torch.bool, device=fed.device)
+    lost = torch.zeros(len(after[0]), dtype=torch.bool, device=fed.device)
     for old, new in zip(before, after, strict=True):
         if new.numel() and new.is_floating_point():
             lost |= ~finite_rows(new) & finite_rows(old)
+    if len(lost) < fed.m and fed.here is not None:
+        lost = torch.zeros(fed.m, dtype=torch.bool, device=fed.device).index_copy(0, fed.here, lost)
     everyone = fed.gathered(lost)
     if bool(everyone.any()):
         here = len(everyone) == fed.m

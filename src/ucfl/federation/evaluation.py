@@ -1,4 +1,8 @@
-"""How well models do: on their own user's examples, or on everyone's."""
+"""How well models do: on their own user's examples, or on everyone's.
+
+In a federation of those who are present, nobody looks at absent users' data or models: what would
+be theirs is NaN.
+"""
 
 from __future__ import annotations
 
@@ -106,24 +110,40 @@ def _mapped(
 
     The held-out splits are filled up to the longer one of them, so that they have equal shapes.
     """
-    length = data.labels.shape[1]
+    length, here = data.labels.shape[1], fed.here
+    users = slice(None) if here is None else here if len(here) else slice(1)  # for the shapes
     held_out = max(fed.users.validation.labels.shape[1], fed.users.test.labels.shape[1])
     least = min(BLOCK, held_out) if length <= held_out else 0
     for start in range(0, length, BLOCK):
-        block = tuple(longer(each[:, start : start + BLOCK], least) for each in examples)
-        lengths = (data.sizes - start).clamp(min=0)
-        yield fed.executor.map(function, theta, examples=block, lengths=lengths)[0]
+        block = tuple(longer(each[users, start : start + BLOCK], least) for each in examples)
+        lengths = (data.sizes[users] - start).clamp(min=0)
+        (found,) = fed.executor.map(function, theta[users], examples=block, lengths=lengths)
+        yield found if here is None else _among(found, here, fed.m)
+
+
+def _among(rows: Tensor, here: Tensor, m: int) -> Tensor:
+    """[m, …]: the rows of those who are here, NaN for the others."""
+    nothing = rows.new_full((m, *rows.shape[1:]), torch.nan)
+    return nothing.index_copy(0, here, rows) if len(here) else nothing
 
 
 def losses(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
-    """[models, users]: mean loss of model i on user j's examples, for any number of rows."""
+    """[models, users]: mean loss of model i on user j's examples, for any number of rows.
+
+    Where rows are the users' own, those of absent users are NaN, as are their columns.
+    """
     if fed.model.couples_examples:
         raise UcflError(
             "what the model says of an example depends on the others of its batch, so models "
             "cannot be compared on everyone's examples at once; choose another algorithm."
         )
-    owner = torch.arange(fed.m, device=fed.device)[:, None].expand_as(data.real)[data.real]
-    inputs, labels = data.inputs[data.real], data.labels[data.real]
+    if fed.present is not None and fed.here is not None and len(theta) == fed.m:
+        if not len(fed.here):
+            return theta.new_full((fed.m, fed.m), torch.nan)
+        return _among(losses(fed, theta[fed.here], data), fed.here, fed.m)
+    real = data.real if fed.present is None else data.real & fed.present[:, None]
+    owner = torch.arange(fed.m, device=fed.device)[:, None].expand_as(real)[real]
+    inputs, labels = data.inputs[real], data.labels[real]
     table = theta.new_zeros(len(theta), fed.m)
     function = Scores(fed.model, cross_entropy)
     for start in range(0, len(labels), BLOCK):
@@ -132,7 +152,8 @@ def losses(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
         shared = longer(inputs[part][None], BLOCK)[0], longer(labels[part][None], BLOCK)[0]
         (each,) = fed.executor.map(function, theta, shared=shared)
         table.index_add_(1, users, each[:, : len(users)])
-    return table / data.sizes
+    sizes = data.sizes if fed.present is None else data.sizes * fed.present
+    return table / sizes
 
 
 def longer(examples: Tensor, length: int) -> Tensor:

@@ -32,15 +32,20 @@ def _as_it_is(rows: Tensor) -> Tensor:
     return rows
 
 
+def _everyone(t: int) -> None:
+    """The cohort of a round in which all users take part."""
+
+
 class Federation:
     """Users, the model they train, and the operations that algorithms are written in.
 
     How things are computed is the ``executor``'s business and changes results by rounding at most;
     it is chosen once, by ``options`` (:class:`ucfl.execution.Options`) and what suits the device.
 
-    ``present`` [m] marks the users that take part (None: everyone): only they train, and algorithms
-    mix what is theirs. Models that are no longer finite are told by :class:`Diverged`. Where these
-    are a share of the users, ``gathered`` gives all users' rows from theirs.
+    ``cohort(t)`` [m] marks who takes part in round t, and :meth:`among` gives the federation of
+    those alone, whose ``present`` that is (None: everyone): only they train and evaluate, and
+    algorithms mix what is theirs. Models that are no longer finite are told by :class:`Diverged`.
+    Where these are a share of the users, ``gathered`` gives all users' rows from theirs.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class Federation:
         seed: int = 0,
         variance_batch: float = 1 / 3,
         gathered: Callable[[Tensor], Tensor] = _as_it_is,
+        cohort: Callable[[int], Tensor | None] = _everyone,
         **options: Unpack[Options],
     ) -> None:
         self.device = torch.device(device)
@@ -62,6 +68,7 @@ class Federation:
         self.seed = seed
         self.variance_batch = variance_batch
         self.gathered = gathered
+        self.cohort = cohort
         self._options: Options = options
         check_seed(seed)
         self.model = LocalModel(model, self.device)
@@ -72,6 +79,7 @@ class Federation:
             self.device,
         )
         self.present: Tensor | None = None
+        self._here: tuple[Tensor, list[int]] | None = None
         self.memory = Memory()
         self._plans: dict[Any, Plan] = {}
         self._with_models: dict[Hashable, Federation] = {}
@@ -130,9 +138,17 @@ class Federation:
         """The same federation with some users absent, and with what optimisers remember."""
         fed = copy.copy(self)
         fed.memory = memory or Memory()
-        everyone = present is None or bool(present.all())
-        fed.present = None if present is None or everyone else present.to(self.device)
+        fed.present, fed._here = None, None
+        if present is not None:  # all of these, too: other processes may have absent users
+            fed.present = present.to(self.device)
+            here = torch.nonzero(present)[:, 0]
+            fed._here = here.to(self.device), here.tolist()
         return fed
+
+    @property
+    def here(self) -> Tensor | None:
+        """The places of the users that are present; None: everyone's."""
+        return None if self._here is None else self._here[0]
 
     def kept(self, new: Tensor, old: Tensor) -> Tensor:
         """New rows of those who are present, old ones of absent users."""
@@ -151,6 +167,7 @@ class Federation:
                 seed=self.seed,
                 variance_batch=self.variance_batch,
                 gathered=self.gathered,
+                cohort=self.cohort,
                 **self._options,
             )
         return self._with_models[key].among(self.present, self.memory)
@@ -178,7 +195,7 @@ class Federation:
         weights, rest, *own = self._iterate(
             LocalStep(self.model, optimiser),
             state,
-            self._plan(training).drawn(self.users, self.executor, self.seed, t, example_weights),
+            self._drawn(self._plan(training), t, example_weights),
             hyper=self.numbers(training.rate(t), training.momentum, pull.strength, *decay),
             constants=pull.rows(self.m, self.rows),
             wanted=range(len(state)) if training.optimiser_state == "keep" else (0, 1),
@@ -206,7 +223,7 @@ class Federation:
         return self._iterate(
             Own(self.model, update),
             state,
-            self._plan(training, repeat).drawn(self.users, self.executor, self.seed, t),
+            self._drawn(self._plan(training, repeat), t),
             hyper=self.numbers(*hyper),
             constants=(),
             wanted=range(len(state)),
@@ -226,24 +243,28 @@ class Federation:
     ) -> tuple[Tensor, ...]:
         """The executor's loop for the users that are present; the others' rows as they were."""
         before = tuple(state[place] for place in wanted)
-        if self.present is None:
+        if (here := self.here) is None:
             after = self.executor.iterate(step, state, batches, hyper, constants, wanted)
-        else:
-            here = torch.nonzero(self.present)[:, 0]
-            theirs = [None if rows is None else rows[here] for rows in constants]
-            found = self.executor.iterate(
-                step,
-                tuple(rows[here] for rows in state),
-                batches.of(here),
-                hyper,
-                tuple(theirs),
-                wanted,
-            )
-            after = tuple(
-                old.index_copy(0, here, new) for old, new in zip(before, found, strict=True)
-            )
-        check_finite(self, before, after, t)
-        return after
+            check_finite(self, before, after, t)
+            return after
+        if not len(here):
+            check_finite(self, before, before, t)
+            return before
+        found = self.executor.iterate(
+            step,
+            tuple(rows[here] for rows in state),
+            batches,
+            hyper,
+            tuple(None if rows is None else rows[here] for rows in constants),
+            wanted,
+        )
+        check_finite(self, tuple(rows[here] for rows in before), found, t)
+        return tuple(old.index_copy(0, here, new) for old, new in zip(before, found, strict=True))
+
+    def _drawn(self, plan: Plan, t: int, weights: Tensor | None = None) -> Batches:
+        """The batches of round t, of the users that are present."""
+        users = None if self._here is None else self._here
+        return plan.drawn(self.users, self.executor, self.seed, t, weights, users)
 
     def parts(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Θ's trainable parameters, and the rest: frozen ones and buffers."""
@@ -319,19 +340,21 @@ class Federation:
     # -- what it costs ----------------------------------------------------------------------
 
     def examples(self, training: LocalTraining, repeat: int = 1) -> int:
-        """How many examples all users train on in a round."""
-        return self._plan(training, repeat).examples
+        """How many examples the present users train on in a round."""
+        each = self._plan(training, repeat).examples
+        return sum(each) if self._here is None else sum(each[user] for user in self._here[1])
 
     def work(self, examples: float) -> float:
         """What training on so many examples costs, in units of FedAvg's local work."""
-        return examples / self.examples(self.training)
+        return examples / max(1, self.examples(self.training))
 
     def forward_work(self, split: Split) -> float:
         """What evaluating one model on a split costs, in units of FedAvg's local work.
 
         A forward pass counts a third of a training pass over as many examples.
         """
-        return self.work(int(self.users.split(split).sizes.sum())) / 3
+        sizes = self.users.split(split).sizes
+        return self.work(int((sizes if self.here is None else sizes[self.here]).sum())) / 3
 
 
 @lru_cache(maxsize=256)

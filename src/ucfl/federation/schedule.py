@@ -107,7 +107,7 @@ class Cut:
 class Plan:
     """What users do in every round: all of their batches but the draws.
 
-    User i takes ``counts[i]`` steps in up to ``passes`` passes; ``examples`` are seen in all.
+    User i takes ``counts[i]`` steps in up to ``passes`` passes, and sees ``examples[i]``.
     """
 
     cut: Cut
@@ -117,7 +117,7 @@ class Plan:
     steps: Tensor
     counts: tuple[int, ...]
     passes: int
-    examples: int
+    examples: tuple[int, ...]
 
     @classmethod
     def of(
@@ -155,21 +155,43 @@ class Plan:
         seen = torch.minimum(per_pass * batch, sizes) * (steps // per_pass)
         seen += torch.minimum(steps % per_pass * batch, sizes)
         steps = steps * repeat
-        examples = int(seen.sum()) * repeat
+        examples = tuple((seen * repeat).tolist())
         rows = torch.arange(len(sizes), device=sizes.device)
         return cls(cut, rows, batch, per_pass, steps, tuple(steps.tolist()), passes, examples)
 
     def drawn(
-        self, users: Users, executor: Executor, seed: int, t: int, weights: Tensor | None = None
+        self,
+        users: Users,
+        executor: Executor,
+        seed: int,
+        t: int,
+        weights: Tensor | None = None,
+        among: tuple[Tensor, list[int]] | None = None,
     ) -> Batches:
-        """The batches of round t; ``weights`` [m, n] scale the losses of the users' examples."""
-        train, device = users.train, users.ids.device
-        round_number = torch.full((), t, device=device)
+        """The batches of round t; ``weights`` [m, n] scale the losses of the users' examples.
+
+        ``among``: of these users alone, whose places are given as a tensor and as numbers.
+        """
+        train, counts = users.train, self.counts
+        parts: tuple[Tensor, ...] = (
+            *(users.ids, self.rows, train.sizes),
+            *(self.batch, self.per_pass, self.steps),
+        )
+        if among is not None:
+            here, places = among
+            parts = tuple(part[here] for part in parts)
+            weights = None if weights is None else weights[here]
+            counts = tuple(self.counts[user] for user in places)
+        ids, rows, sizes, batch, per_pass, steps = parts
+        round_number = torch.full((), t, device=ids.device)
         keys = OrderKeys(seed, self.passes, train.labels.shape[1])
-        (key,) = executor.map(keys, users.ids, train.sizes, shared=(round_number,))
-        draws = counter_hash(seed, round_number, users.ids) if self.cut.keyed else users.ids
-        each = self.rows, draws, train.sizes, self.batch, self.per_pass, ordered(key), weights
-        return Batches(self.cut, each, (train.inputs, train.labels), self.counts, self.steps)
+        if len(ids):
+            (key,) = executor.map(keys, ids, sizes, shared=(round_number,))
+        else:
+            key = ids.new_zeros(0, self.passes, train.labels.shape[1])
+        draws = counter_hash(seed, round_number, ids) if self.cut.keyed else ids
+        each = rows, draws, sizes, batch, per_pass, ordered(key), weights
+        return Batches(self.cut, each, (train.inputs, train.labels), counts, steps)
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,7 @@ def account(result: Result, command: str) -> Account:
         final=result.final,
         start=result.start_traffic,
         traffic=result.traffic,
+        participants=float(result.about["users"]),
         population=Population(
             names=list(numbered_names(about["users"])),
             groups=None if result.groups is None else result.groups.tolist(),

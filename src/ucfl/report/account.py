@@ -67,6 +67,7 @@ class Account:
     final: Floats
     start: Traffic
     traffic: Floats
+    participants: float  # in a round, on average
     population: Population
     collaboration: Panel | None
     origin: Origin
@@ -103,6 +104,7 @@ def account(run: Run) -> Account:
         final=100 * test[-1],
         start=run.start_traffic,
         traffic=run.checkpoint.traffic.numpy(),
+        participants=float(run.checkpoint.cohorts.double().sum(1).mean()),
         population=Population(
             list(users["names"]),
             users.get("groups"),

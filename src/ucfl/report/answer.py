@@ -24,13 +24,16 @@ def method_of(story: Story, label: str) -> dict[str, Any]:
     return found
 
 
-def method_curve(method: dict[str, Any], users: int, system: WirelessSystem) -> Curve:
+def method_curve(
+    method: dict[str, Any], users: int, participants: int, system: WirelessSystem
+) -> Curve:
     """Accuracy against time of a method: what :func:`ucfl.runs.curve` gives for its runs.
 
     Times are linear in traffic, so those of the seeds' mean traffic are the mean of their times.
     """
-    rows = [row[1:] for row in method["traffic"] for _ in range(row[0])]
-    times = system.elapsed(Traffic(*method["start"]), np.array(rows).reshape(-1, 3), users)
+    rows = np.array([row[1:] for row in method["traffic"] for _ in range(row[0])]).reshape(-1, 3)
+    present = np.broadcast_to(np.arange(users) < participants, (len(rows), users))
+    times = system.elapsed(Traffic(*method["start"]), rows, users, present=present)
     return Curve(times, np.array(method["mean"]), np.array(method["worst"]), system.unit)
 
 
@@ -88,7 +91,9 @@ def _costs(story: Story, best: dict[str, Any]) -> list[str]:
     for name, system in SYSTEMS.items():
         pair = (best, method_of(story, target["of"]))
         mine, theirs = (
-            method_curve(method, story["users"], system).time_to_accuracy(target["accuracy"])
+            method_curve(method, story["users"], story["participants"], system).time_to_accuracy(
+                target["accuracy"]
+            )
             for method in pair
         )
         if math.isfinite(mine):

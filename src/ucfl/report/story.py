@@ -78,6 +78,7 @@ def compose(accounts: Sequence[Account]) -> Story:
     told: Story = {
         "scenario": {"name": first.scenario.name, "description": first.scenario.description},
         "users": len(first.population.names),
+        "participants": max(1, round(np.mean([one.participants for one in accounts]))),
         "rounds": max(method["rounds"] for method in methods),
         "seeds": sorted({one.seed for one in accounts}),
         "methods": methods,

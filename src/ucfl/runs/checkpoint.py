@@ -25,6 +25,7 @@ from ucfl.runs.schema import FORMAT, StoredPoint, validated
 class Checkpoint:
     """Everything that a run knows after ``round`` rounds.
 
+    ``present`` [round, users] says who took part in which round (None: everyone in all of them);
     ``dropped`` names the users whose models diverged, with the round from which they are absent.
     """
 
@@ -34,11 +35,20 @@ class Checkpoint:
     history: dict[str, Tensor]  # metric -> [round + 1, users]
     traffic: Tensor  # [round, 3]: models down, models up, work, of every round
     dropped: Mapping[int, int] = field(default_factory=dict)
+    present: Tensor | None = None
+
+    @property
+    def cohorts(self) -> Tensor:
+        """[round, users]: who took part in which round."""
+        users = next(iter(self.history.values())).shape[-1]
+        everyone = torch.ones(self.round, users, dtype=torch.bool)
+        return everyone if self.present is None else self.present
 
     def save(self, file: Path) -> None:
         """Write to ``file``, atomically."""
         tensors = {f"history/{k}": v for k, v in self.history.items()}
         tensors["traffic"] = self.traffic
+        tensors |= {} if self.present is None else {"present": self.present}
         values: dict[str, Any] = {}
         for name, value in self.state.items():
             if isinstance(value, Tensor):
@@ -92,9 +102,8 @@ class Checkpoint:
             history = {k[8:]: t for k, t in tensors.items() if k.startswith("history/")}
             state |= about["values"]
             dropped = {int(user): t for user, t in about.get("dropped", {}).items()}
-            point = cls(
-                about["round"], about["seconds"], state, history, tensors["traffic"], dropped
-            )
+            traffic, present = tensors["traffic"], tensors.get("present")
+            point = cls(about["round"], about["seconds"], state, history, traffic, dropped, present)
             point.check()
             return point
         except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -110,6 +119,8 @@ class Checkpoint:
             raise ValueError("its history does not fit its round")
         if tuple(self.traffic.shape) != (self.round, 3):
             raise ValueError("its traffic does not fit its round")
+        if self.present is not None and tuple(self.present.shape) != (self.round, shape[1]):
+            raise ValueError("its cohorts do not fit its round")
 
 
 def before(file: Path) -> Path:

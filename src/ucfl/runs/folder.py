@@ -50,6 +50,7 @@ class Configuration:
     model: str
     precision: str
     probe: tuple[float, ...]
+    cohorts: str = ""
 
     @classmethod
     def of(
@@ -66,6 +67,7 @@ class Configuration:
             model,
             fed.precision,
             probe(fed),
+            cohorts(fed),
         )
 
     def identity(self) -> dict[str, Any]:
@@ -80,6 +82,7 @@ class Configuration:
         words |= {"data": self.data, "model": self.model}
         # Where it is the default it is not named: folders keep the names that they had.
         words |= {} if self.precision == "default" else {"precision": self.precision}
+        words |= {"participation": self.cohorts} if self.cohorts else {}
         return {**words, "scenario": fields}
 
     def behaves_like(self, stored: list[float] | None) -> bool:
@@ -117,6 +120,17 @@ def probe(fed: Federation) -> tuple[float, ...]:
     with torch.no_grad():
         out = fed.model.outputs(moved, fed.users.train.inputs[0, :4])
     return tuple(out.flatten()[:64].double().nan_to_num().tolist())
+
+
+def cohorts(fed: Federation) -> str:
+    """A checksum of the first cohorts, by which traces and a person's functions are told."""
+    digest, partial = hashlib.sha256(), False
+    for t in range(1, 17):
+        if (mine := fed.cohort(t)) is not None:
+            partial = True
+            every = fed.gathered(mine.to(fed.device)).cpu().numpy()
+            digest.update(str(t).encode() + every.tobytes())
+    return digest.hexdigest() if partial else ""
 
 
 @dataclass(frozen=True)

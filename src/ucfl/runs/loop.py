@@ -19,7 +19,15 @@ from ucfl import algorithms, distributed, users
 from ucfl.algorithms import Algorithm
 from ucfl.errors import Diverged, UcflError, UcflWarning
 from ucfl.execution import Options
-from ucfl.federation import Federation, LocalTraining, Memory, create, schedule
+from ucfl.federation import (
+    CohortFunction,
+    Cohorts,
+    Federation,
+    LocalTraining,
+    Memory,
+    create,
+    schedule,
+)
 from ucfl.runs.checkpoint import Checkpoint, before
 from ucfl.runs.claim import claim, common_point, replaced
 from ucfl.runs.files import NotWritten
@@ -36,7 +44,8 @@ from ucfl.runs.folder import (
     write_history,
 )
 from ucfl.runs.lock import held
-from ucfl.users import Scenario, Users
+from ucfl.users import Participation, Scenario, Users
+from ucfl.wireless import Traffic
 
 
 @dataclass(frozen=True)
@@ -93,6 +102,7 @@ def run(
     fresh: bool = False,
     on_divergence: OnDivergence = "drop",
     users: Users | None = None,
+    participation: CohortFunction | None = None,
     checkpoint_seconds: float = 10.0,
     on_round: OnRound | None = None,
     on_note: OnNote | None = None,
@@ -100,10 +110,12 @@ def run(
 ) -> Run:
     """Train one algorithm on one scenario, and keep the run in a folder.
 
-    ``users`` takes the place of the scenario's own users. The folder is ``out``, or one under
-    ``runs/`` named after the configuration. An unfinished run there is continued with ``resume``
-    and replaced with ``fresh``; a checkpoint is written every ``checkpoint_seconds`` and at the
-    end. Same seed and machine, same numbers, however often it was stopped.
+    ``users`` takes the place of the scenario's own users, ``participation(t)`` that of its
+    participation: it gives the places of the users that take part in round t. The folder is
+    ``out``, or one under ``runs/`` named after the configuration. An unfinished run there is
+    continued with ``resume`` and replaced with ``fresh``; a checkpoint is written every
+    ``checkpoint_seconds`` and at the end. Same seed and machine, same numbers, however often it was
+    stopped.
 
     A user whose model becomes NaN or infinite is named, and is absent from that round on (``drop``;
     its accuracies are NaN then), or ends the run (``stop``); the rounds before are kept.
@@ -114,7 +126,7 @@ def run(
     return train(
         scenario,
         algorithms.find(algorithm) if isinstance(algorithm, str) else algorithm,
-        federation(scenario, seed, users=users, **engine),
+        federation(scenario, seed, users=users, participation=participation, **engine),
         users,
         out=Path(out) if out is not None else None,
         resume=resume,
@@ -143,12 +155,16 @@ def federation(
     seed: int = 0,
     *,
     users: Users | None = None,
+    participation: CohortFunction | None = None,
     device: str = "auto",
     **engine: Unpack[Options],
 ) -> Federation:
     """The federation that a scenario and a seed describe: this process's share of it."""
     distributed.join()
-    users = _my_users(users if users is not None else scenario.build(seed))
+    users = users if users is not None else scenario.build(seed)
+    cohorts = Cohorts.of(users, seed, Participation.of(scenario.participation), participation)
+    mine = distributed.share(len(users))
+    users = _my_users(users)
     model = create(scenario.model, users.input_shape, users.classes, seed, scenario.initialisation)
     training = LocalTraining(
         lr=scenario.lr,
@@ -169,6 +185,7 @@ def federation(
         seed=seed,
         variance_batch=scenario.variance_batch,
         gathered=distributed.gathered,
+        cohort=lambda t: None if (all_ := cohorts(t)) is None else all_[mine.start : mine.stop],
         **engine,
     )
 
@@ -306,7 +323,7 @@ class Loop:
             self._note(f"{self.algorithm.label}: {text}")
         empty = {metric: torch.zeros(0, len(self.users)) for metric in METRICS}
         point = Checkpoint(0, 0.0, state, empty, torch.zeros(0, 3, dtype=torch.float64))
-        return replace(point, history=self._evaluated(self.fed, point))
+        return replace(point, history=self._evaluated(point))
 
     def _on_device(self, point: Checkpoint) -> Checkpoint:
         state = {
@@ -320,9 +337,14 @@ class Loop:
         A round in which models diverge did not happen: it is run again without their users, who
         are absent from then on. Rounds are pure functions of the state before them.
         """
-        t, dropped = point.round + 1, dict(point.dropped)
+        t, dropped, nobody = point.round + 1, dict(point.dropped), False
         while True:
-            fed = self.fed.among(self._present(dropped), Memory.of(point.state))
+            memory = Memory.of(point.state)
+            present = self._present(t, dropped)
+            fed = self.fed.among(self._mine(present), memory)
+            if present is not None and not bool(present.any()):
+                state, nobody = point.state, True  # a round that changes nothing
+                break
             try:
                 state = self.algorithm.round(fed, point.state, t)
                 state = {**state, **fed.memory.after}
@@ -332,25 +354,43 @@ class Loop:
                 if self.on_divergence == "stop" or len(dropped) == len(self.users):
                     raise Diverged(error.users, self.users.names, t) from None
                 self._note(str(Diverged(error.users, self.users.names, t)))
-        sent = torch.tensor([astuple(self.algorithm.traffic(fed, state))], dtype=torch.float64)
-        seconds = time.perf_counter() - began
-        traffic = torch.cat([point.traffic, sent])
-        after = Checkpoint(t, seconds, state, point.history, traffic, dropped)
-        return replace(after, history=self._evaluated(fed, after))
+        sent = Traffic(0, 0, 0) if nobody else self.algorithm.traffic(fed, state)
+        after = Checkpoint(
+            t,
+            time.perf_counter() - began,
+            state,
+            point.history,
+            torch.cat([point.traffic, torch.tensor([astuple(sent)], dtype=torch.float64)]),
+            dropped,
+            None
+            if point.present is None and present is None
+            else torch.cat([point.cohorts, _everyone(self.users, present)[None]]),
+        )
+        return replace(after, history=self._evaluated(after))
 
-    def _present(self, dropped: Mapping[int, int]) -> Tensor | None:
-        """Which of this process's users are there."""
-        if not dropped:
+    def _present(self, t: int, dropped: Mapping[int, int]) -> Tensor | None:
+        """Which of all users take part in round t; None: everyone."""
+        mine = self.algorithm.cohort(self.fed, t)
+        if mine is None and not dropped:
             return None
-        everyone = torch.ones(len(self.users), dtype=torch.bool, device=self.fed.device)
-        everyone[list(dropped)] = False
-        return everyone[distributed.mine(self.fed.m, self.fed.device)]
+        if mine is not None:
+            mine = distributed.gathered(mine.to(self.fed.device)).cpu()
+        present = _everyone(self.users, mine).clone()
+        present[list(dropped)] = False
+        return present
 
-    def _evaluated(self, fed: Federation, point: Checkpoint) -> dict[str, Tensor]:
-        """The history with the accuracies of the state's models appended; NaN for who is gone."""
+    def _mine(self, present: Tensor | None) -> Tensor | None:
+        """What of that concerns this process's users."""
+        return None if present is None else present[distributed.mine(self.fed.m, self.fed.device)]
+
+    def _evaluated(self, point: Checkpoint) -> dict[str, Tensor]:
+        """The history with the accuracies of the state's models appended; NaN for who is gone.
+
+        Everyone is evaluated, whoever took part in the round.
+        """
         scores = {
-            "test_accuracy": self.algorithm.accuracy(fed, point.state, "test"),
-            "validation_accuracy": self.algorithm.accuracy(fed, point.state, "validation"),
+            "test_accuracy": self.algorithm.accuracy(self.fed, point.state, "test"),
+            "validation_accuracy": self.algorithm.accuracy(self.fed, point.state, "validation"),
         }
         gone = list(point.dropped)
         history = {}
@@ -408,6 +448,11 @@ class Loop:
     def _note(self, text: str) -> None:
         if self.on_note:
             self.on_note(text)
+
+
+def _everyone(users: Users, present: Tensor | None) -> Tensor:
+    """[m]: who takes part."""
+    return torch.ones(len(users), dtype=torch.bool) if present is None else present
 
 
 def _my_users(users: Users) -> Users:

@@ -41,7 +41,12 @@ def curve(
     networks = [network(system, run) for run in every]
     times = [
         net.elapsed(
-            run.start_traffic, run.checkpoint.traffic.numpy(), run.users, run.audience, seed
+            run.start_traffic,
+            run.checkpoint.traffic.numpy(),
+            run.users,
+            run.audience,
+            seed,
+            run.checkpoint.cohorts.numpy(),
         )
         for net, run in zip(networks, every, strict=True)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from pydantic import (
     Field,
     ModelWrapValidatorHandler,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
@@ -31,6 +33,7 @@ from ucfl.options import (
     reason,
 )
 from ucfl.users import datasets, partition, shifts
+from ucfl.users.participation import Participation
 from ucfl.users.population import HELD_OUT, Pair, Users
 
 #: How users are made of a data set, beside their number and groups; a folder's are there already.
@@ -112,9 +115,26 @@ class Scenario(BaseModel):
     rounds: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         100, description="communication rounds T"
     )
+    participation: float | str = Field(
+        1.0,
+        description="who takes part in a round: a share of the users, '10 users'; ':by=size' draws "
+        "by their data, ':trace=FILE.csv' from those available",
+    )
     variance_batch: VarianceBatch = Field(
         1 / 3, description="n_k of eq. 9: a share of the user's data if below 1, else a count"
     )
+
+    @field_validator("participation", mode="before")
+    @classmethod
+    def _participates(cls, value: Any) -> Any:
+        """A number where it is one, whether typed or read from a file."""
+        try:
+            Participation.of(value)
+        except UcflError as error:
+            raise ValueError(str(error).rstrip(".")) from error
+        with contextlib.suppress(TypeError, ValueError):
+            return float(value)
+        return value
 
     @model_validator(mode="after")
     def _consistent(self) -> Scenario:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -107,6 +107,12 @@ class RadioCell(System):
         """The cell itself, if it has these users."""
         self._check_users(users)
         return self
+
+    def among(self, present: NDArray[np.bool_]) -> RadioCell:
+        """The cell with some of its users alone."""
+        return replace(
+            self, snr_down_db=self.snr_down_db[present], snr_up_db=self.snr_up_db[present]
+        )
 
     def _upload_times(self, models: float, users: int) -> Floats:
         self._check_users(users)

@@ -45,6 +45,10 @@ class System(ABC):
     def uplink(self, models: float, users: int) -> float:
         """Time until every user has sent ``models`` models."""
 
+    def among(self, present: NDArray[np.bool_]) -> System:
+        """The network with some of its users alone: itself, if it tells no user from another."""
+        return self
+
     def serving(self, users: int, model_bytes: int) -> System:
         """The network with these users and this model in it: itself, if it takes any."""
         return self
@@ -82,19 +86,27 @@ class System(ABC):
         users: int,
         labels: Labels | None = None,
         seed: int | None = None,
+        present: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.float64]:
         """[T + 1] times at which the rounds end; first, the end of what happens before them.
 
-        ``rounds`` [T, 3] has each round's models down, models up and work. A seed draws the
-        computing times; without one they are the expected ones.
+        ``rounds`` [T, 3] has each round's models down, models up and work; ``present`` [T, m] says
+        who took part (None: everyone). A seed draws the computing times; without one they are the
+        expected ones.
         """
+
+        def lasts(t: int, traffic: Traffic) -> float:
+            draw = None if seed is None else (seed, t)
+            if t == 0 or present is None or present[t - 1].all():
+                return self.round_time(traffic, users, labels, draw)
+            here = present[t - 1]
+            if not here.any():
+                return 0.0
+            heard = None if labels is None else np.unique(labels[here], return_inverse=True)[1]
+            return self.among(here).round_time(traffic, int(here.sum()), heard, draw)
+
         every = [start, *(Traffic(*row) for row in rounds.tolist())]
-        return np.cumsum(
-            [
-                self.round_time(traffic, users, labels, None if seed is None else (seed, t))
-                for t, traffic in enumerate(every)
-            ]
-        )
+        return np.cumsum([lasts(t, traffic) for t, traffic in enumerate(every)])
 
 
 @dataclass(frozen=True)

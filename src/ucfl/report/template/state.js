@@ -35,13 +35,14 @@ const state = {
 };
 const shown = () => methods.filter((method) => !state.hidden.has(method.label));
 
-let slowest = 0; // H_m: the slowest of m exponential delays, in units of their mean
-for (let i = story.users; i >= 1; i--) slowest += 1 / i;
-const computing = (system) => system.t_min + system.mean_delay * slowest;
-const roundTime = ([down, up, work], system) => down + system.rho * up + work * computing(system);
+// H_m: the slowest of m exponential delays, in units of their mean.
+const slowest = (m) => Array.from({ length: m }, (_, i) => 1 / (m - i)).reduce((a, b) => a + b, 0);
+const computing = (system, m = story.participants) => system.t_min + system.mean_delay * slowest(m);
+const roundTime = ([down, up, work], system, m = story.participants) =>
+  down + system.rho * up + work * computing(system, m);
 
 function times(method, system) {
-  const found = [roundTime(method.start, system)];
+  const found = [roundTime(method.start, system, story.users)];
   for (const [count, ...traffic] of method.traffic) {
     const lasts = roundTime(traffic, system);
     for (let i = 0; i < count; i++) found.push(found[found.length - 1] + lasts);

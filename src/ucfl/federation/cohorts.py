@@ -1,0 +1,77 @@
+"""Who takes part in a round: drawn by counters, so that a cohort depends on (seed, round) alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ucfl.errors import UcflError
+from ucfl.federation.draws import uniform
+from ucfl.users import Participation, Users
+
+#: Round -> the places of the users that take part; from a person, for instance.
+CohortFunction = Callable[[int], Sequence[int]]
+#: What keeps these draws apart from others of the same seed, round and user.
+KEY = -17
+
+
+@dataclass(frozen=True, eq=False)
+class Cohorts:
+    """``cohorts(t)`` [m] marks who takes part in round t; None: everyone."""
+
+    participation: Participation
+    ids: Tensor
+    sizes: Tensor
+    available: list[list[int]]
+    seed: int
+    function: CohortFunction | None = None
+
+    @classmethod
+    def of(
+        cls,
+        users: Users,
+        seed: int,
+        participation: Participation,
+        function: CohortFunction | None = None,
+    ) -> Cohorts:
+        """The cohorts of these users; a ``function`` of a person's decides alone."""
+        if participation.number is not None and participation.number > len(users):
+            raise UcflError(
+                f"participation asks for {participation.number} users, and there are {len(users)}."
+            )
+        sizes = users.train.sizes.cpu()
+        available = participation.available(users.names)
+        return cls(participation, users.ids.cpu(), sizes, available, seed, function)
+
+    def __call__(self, t: int) -> Tensor | None:
+        """Who takes part in round t."""
+        if self.function is None and self.participation.everyone:
+            return None
+        chosen = self._drawn(t) if self.function is None else self._given(self.function(t), t)
+        present = torch.zeros(len(self.ids), dtype=torch.bool)
+        present[chosen] = True
+        return None if bool(present.all()) else present
+
+    def _drawn(self, t: int) -> Tensor:
+        """Those with the highest keys: u, or u^(1 / n_i) for users in proportion to their data.
+
+        (Efraimidis and Spirakis, 2006: drawing without replacement.)
+        """
+        available = torch.tensor(self.available[(t - 1) % len(self.available)], dtype=torch.int64)
+        keys = uniform(self.seed, t, self.ids, KEY)[available]
+        if self.participation.by == "size":
+            keys = keys.clamp(min=1e-12).log() / self.sizes[available]
+        order = keys.argsort(descending=True, stable=True)
+        return available[order[: self.participation.count(len(self.ids))]]
+
+    def _given(self, places: Sequence[int], t: int) -> Tensor:
+        chosen = torch.as_tensor(list(places), dtype=torch.int64)
+        if chosen.numel() and not (int(chosen.min()) >= 0 and int(chosen.max()) < len(self.ids)):
+            raise UcflError(
+                f"the cohort of round {t} names users that are not there; places run from 0 to "
+                f"{len(self.ids) - 1}."
+            )
+        return chosen
