@@ -196,11 +196,14 @@ def show_times(times: dict[str, Any], unit: str) -> None:
             "never" if math.isinf(row["time"]) else f"{row['time']:.4g}",
             percent(row["final"]),
             f"{row['end']:.4g}",
+            str(row["rounds"]),
         ]
         for label, row in times["algorithms"].items()
     ]
     headers = ["algorithm", "streams", f"time in {unit}", "final mean", "time of all rounds"]
-    show_table(headers, rows, f"Time to {times['target']:.1f}% mean accuracy")
+    show_table([*headers, "rounds"], rows, f"Time to {times['target']:.1f}% mean accuracy")
+    if times["unequal"]:
+        answers.print(times["unequal"], soft_wrap=True, markup=False)
 
 
 def show_story(story: Story) -> None:
@@ -220,9 +223,9 @@ def show_story(story: Story) -> None:
             one = method[when]
             cells += [percent(one["mean"], one["deviation"])]
             cells += [percent(one["worst"], one["worst_deviation"])]
-        rows.append([*cells, f"{method['streams']:g}"])
+        rows.append([*cells, f"{method['streams']:g}", str(method["rounds"])])
     headers = ["method", "tested model", "mean final", "worst final", "mean best", "worst best"]
-    show_table([*headers, "broadcasts"], rows, "Test accuracy in %")
+    show_table([*headers, "broadcasts", "rounds"], rows, "Test accuracy in %")
     _show_race(story)
     for users in story["populations"][:1]:
         _show_users(story, users)

@@ -270,6 +270,16 @@ def test_models_that_do_not_fit_are_one_sentence():
         Federation(users, nn.Flatten())
 
 
+def test_more_than_the_memory_there_is_is_refused_before_it_is_allocated(monkeypatch):
+    users = make_users([5, 5])
+    fed = make_federation(users)
+    monkeypatch.setattr("ucfl.memory.total_memory", lambda device: 1e5)
+    with pytest.raises(UcflError, match=r"2 users' models of .* would take 0.0 GB"):
+        make_federation(users)
+    with pytest.raises(UcflError, match=r"in 2000 passes over them would take .* fewer epochs"):
+        fed.examples(LocalTraining(batch=5, epochs=2000))
+
+
 # -- the collaboration round -------------------------------------------------------------------
 
 

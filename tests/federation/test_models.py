@@ -4,8 +4,16 @@ import pytest
 import torch
 from torch import nn
 
+from conftest import make_users
 from ucfl.errors import UcflError
-from ucfl.federation import MODELS, create, initialise
+from ucfl.federation import (
+    MODELS,
+    Federation,
+    LocalTraining,
+    create,
+    initialise,
+    reinitialised,
+)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -53,8 +61,10 @@ def test_own_factories(tmp_path, monkeypatch):
         "    raise ValueError('no such luck')\n"
     )
     monkeypatch.chdir(tmp_path)
+    assert create("mymodels:good", (4,), 2).weight.eq(1).all()
     assert create("mymodels:good", (4,), 2, initialisation="own").weight.eq(1).all()
-    assert not create("mymodels:good", (4,), 2).weight.eq(1).all()
+    drawn = create("mymodels:good", (4,), 2, initialisation="he-glorot")
+    assert not drawn.weight.eq(1).any()
     for name, sentence in (
         ("mymodels:wrong", "not a torch.nn.Module"),
         ("mymodels:broken", "no such luck"),
@@ -69,3 +79,32 @@ def test_own_factories(tmp_path, monkeypatch):
 def test_images_that_are_too_small_are_one_sentence():
     with pytest.raises(UcflError, match="choose model mlp or logistic"):
         create("lenet5", (1, 8, 8), 10)
+
+
+def test_an_initialisation_without_effect_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "nolayers.py").write_text(
+        "from torch import nn\ndef norm(shape, classes):\n    return nn.LayerNorm(classes)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert create("nolayers:norm", (2,), 2)
+    with pytest.raises(UcflError, match="'he-glorot' has no effect"):
+        create("nolayers:norm", (2,), 2, initialisation="he-glorot")
+
+
+def test_frozen_layers_keep_what_they_hold():
+    body, head = nn.Linear(4, 3), nn.Linear(3, 2)
+    before = body.weight.detach().clone(), head.weight.detach().clone()
+    body.requires_grad_(False)
+    initialise(nn.Sequential(body, head))
+    assert torch.equal(body.weight, before[0])
+    assert not torch.equal(head.weight, before[1])
+
+
+def test_the_components_of_a_mixture_share_a_frozen_body():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), nn.ReLU(), nn.Linear(4, 3))
+    model[1].requires_grad_(False)
+    fed = Federation(make_users([8, 8]), model, training=LocalTraining(batch=8))
+    rows = torch.stack([reinitialised(fed, k) for k in (1, 2)])
+    frozen = fed.rows.where("1.")
+    assert torch.equal(rows[:, frozen], fed.initial()[:, frozen])
+    assert not torch.equal(rows[0], rows[1])

@@ -66,6 +66,17 @@ def test_a_scenario_field_that_is_added_later_keeps_stored_cells():
     assert Cell(type(ENTRY)(later, ENTRY.algorithm), 0).name == Cell(ENTRY, 0).name
 
 
+def test_cells_stored_with_an_initialisation_that_is_now_automatic_keep_their_names(tmp_path):
+    chosen = ENTRY.scenario.change({"initialisation": "he-glorot"})
+    assert ENTRY.scenario.initialisation is None
+    assert Cell(type(ENTRY)(chosen, ENTRY.algorithm), 0).name == Cell(ENTRY, 0).name
+    other = chosen.change({"initialisation": "own"})
+    assert Cell(type(ENTRY)(other, ENTRY.algorithm), 0).name != Cell(ENTRY, 0).name
+    store = Store(tmp_path)
+    store.save(full())
+    assert store.every()[0].cell.entry.scenario.initialisation == "he-glorot"
+
+
 def test_a_damaged_cell_is_said_to_be_and_is_to_do(tmp_path):
     store, cell = Store(tmp_path), full().cell
     store.save(full())

@@ -116,6 +116,16 @@ def test_a_run_that_is_not_finished_is_told_and_said_to_be_so(tmp_path):
     assert "fedavg is not finished: 2 of 3 rounds (seed 0)." in story["notes"]
 
 
+def test_unequal_rounds_are_said_with_the_answer(tmp_path):
+    one, two = quick(tmp_path / "a"), quick(tmp_path / "b", "local", rounds=2)
+    other = quick(tmp_path / "c", "local", rounds=3, seed=1)
+    assert told(one)["unequal"] == ""
+    story = told(one, two, other)
+    assert story["answer"][1] == story["unequal"]
+    assert "rounds are fedavg 3, local 2 and 3;" in story["unequal"]
+    assert story["unequal"] in page(story)
+
+
 def test_users_without_test_data_do_not_break_the_page(tmp_path):
     pairs = [(np.random.default_rng(i).normal(size=(6, 4)), np.arange(6) % 2) for i in range(3)]
     nothing = [(x[:0], y[:0]) for x, y in pairs]
@@ -140,11 +150,11 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path):
     first = quick(tmp_path / "a")
     with pytest.raises(UcflError, match="comes twice with one seed"):
         gather([first, first])
-    other = tmp_path / "b"
-    ucfl.run(QUICK.change({"lr": 0.1}), "local", users=make_users([20, 8, 13]), out=other)
+    other, users = tmp_path / "b", make_users([20, 8, 13], groups=[0, 0, 1])
+    ucfl.run(QUICK.change({"lr": 0.1}), "local", users=users, out=other)
     with pytest.raises(UcflError, match="scenarios differ in lr"):
         gather([first, other])
-    third = quick(tmp_path / "c", "local", users=make_users([20, 8, 12]))
+    third = quick(tmp_path / "c", "local", users=make_users([20, 8, 12], groups=[0, 0, 1]))
     with pytest.raises(UcflError, match="different users' data"):
         gather([first, third])
     (tmp_path / "empty").mkdir()

@@ -63,7 +63,10 @@ def test_a_run_folder_holds_everything(tmp_path):
     assert run.traffic == Traffic(down=1, up=1)
     assert run.checkpoint.traffic.tolist() == [[1, 1, 1]] * 4
     again = Run.open(run.folder)
-    assert again.scenario == QUICK
+    assert again.scenario == run.scenario
+    assert again.scenario.change({"initialisation": None}) == QUICK.serving(
+        make_users([20, 8, 13], groups=[0, 0, 1]), given=True
+    )
     assert again.summary == run.summary
     assert again.algorithm.label == "fedavg"
 

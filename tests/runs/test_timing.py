@@ -86,6 +86,16 @@ def test_a_plan_from_runs_has_times_for_each_algorithm(folder, runs):
     assert ordered == sorted(ordered)
 
 
+def test_a_plan_says_when_runs_have_unequal_rounds(folder, tmp_path):
+    assert Question.from_runs(folder).times("wired")["unequal"] == ""
+    scenario = ucfl.Scenario(users=8, rounds=2, model="logistic", groups=2)
+    ucfl.compare(scenario, ["fedavg"], out=tmp_path)
+    ucfl.compare(scenario, ["user-centric"], rounds=3, out=tmp_path)
+    times = Question.from_runs(tmp_path).times("wired")
+    assert {row["rounds"] for row in times["algorithms"].values()} == {2, 3}
+    assert "rounds are fedavg 2, user-centric 3;" in times["unequal"]
+
+
 def test_a_saved_w_can_be_planned(tmp_path, runs):
     weights = runs["user-centric:streams=2"][0].checkpoint.state["weights"].numpy()
     np.save(tmp_path / "w.npy", weights)

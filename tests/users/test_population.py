@@ -134,3 +134,41 @@ def test_broken_folders_are_one_sentence(tmp_path):
     write(tmp_path, "a", x_train=x, y_train=y)
     with pytest.raises(UcflError, match=r"b\.npz has no x_train"):
         Users.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize("value", [1e39, -1e39, 1e300])
+def test_numbers_that_would_become_infinite_are_refused(value):
+    x, y = pair(4)
+    x[2, 1] = value
+    with pytest.raises(UcflError, match=r"user-1: train data contains numbers that are too large"):
+        Users.from_arrays([pair(3), (x, y)])
+
+
+def test_whole_numbers_that_would_turn_negative_are_refused():
+    x = np.full((4, 2), 2**63, dtype=np.uint64)
+    with pytest.raises(UcflError, match="too large"):
+        Users.from_arrays([(x, pair(4)[1])])
+
+
+def test_the_largest_numbers_are_kept():
+    x, y = pair(40)
+    x[:] = np.finfo(np.float32).max
+    assert Users.from_arrays([(x, y)]).train.inputs.isfinite().all()
+
+
+def test_a_label_that_is_no_class_is_refused_before_anything_is_counted():
+    x, y = pair(4)
+    y[2] = 10**9
+    with pytest.raises(UcflError, match=r"user-1 has the label 1000000000, but labels are classes"):
+        Users.from_arrays([pair(3), (x, y)])
+    with pytest.raises(UcflError, match=r"classes are 1 to 100,000, not 1000000000"):
+        Users.from_arrays([pair(3)], classes=10**9)
+    y[2] = -1
+    with pytest.raises(UcflError, match=r"must lie in"):
+        Users.from_arrays([pair(3), (x, y)])
+
+
+def test_held_out_beside_data_that_is_held_out_is_refused():
+    with pytest.raises(UcflError, match="'held_out' has no effect"):
+        Users.from_arrays([pair(9)], [pair(2)], held_out=0.3)
+    assert Users.from_arrays([pair(9)], [pair(2)]).train.sizes.tolist() == [9]

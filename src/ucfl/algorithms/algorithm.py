@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ucfl.collaboration import Collaboration
 from ucfl.federation import Federation, LocalTraining
+from ucfl.options import check_fields
 from ucfl.users import Split
 from ucfl.wireless import Traffic
 
@@ -40,6 +41,12 @@ class Algorithm(ABC):
     streams_can_be_chosen: ClassVar[bool] = False
     #: Which model a user would deploy, and is tested: aggregated, personalised or local.
     tested_model: ClassVar[str]
+
+    #: Scenario fields that decide nothing here: it has its own, or no use for them.
+    unused: ClassVar[frozenset[str]] = frozenset({"variance_batch"})
+
+    def __post_init__(self) -> None:
+        check_fields(self, self.name)
 
     def check(self, fed: Federation) -> None:  # noqa: B027 (most algorithms take any users)
         """Raise a :class:`UcflError` where these users cannot be served; called before anything."""

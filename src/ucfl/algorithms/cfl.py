@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import scipy
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
 from ucfl.collaboration import Mixing
 from ucfl.federation import Federation
+from ucfl.options import NotNegative
 from ucfl.wireless import Traffic
 
 
@@ -32,9 +34,9 @@ class CFL(Algorithm):
     clusters in the same way.)
     """
 
-    mean_below: float = 0.45
-    largest_above: float = 0.5
-    separation: float = 0.15
+    mean_below: NotNegative = 0.45
+    largest_above: NotNegative = 0.5
+    separation: Annotated[float, Field(ge=-1, le=1)] = 0.15
 
     name: ClassVar[str] = "cfl"
     reference: ClassVar[str] = "Sattler et al., TNNLS 2020"

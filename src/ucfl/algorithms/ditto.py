@@ -10,6 +10,7 @@ from torch import Tensor
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
 from ucfl.collaboration import Mixing
 from ucfl.federation import Federation, Pull
+from ucfl.options import NotNegative
 from ucfl.wireless import Traffic
 
 
@@ -17,7 +18,7 @@ from ucfl.wireless import Traffic
 class Ditto(Algorithm):
     """min_v f_i(v) + λ/2 ‖v − θ_global‖², solved beside FedAvg (λ is ``strength``)."""
 
-    strength: float = 0.1
+    strength: NotNegative = 0.1
 
     name: ClassVar[str] = "ditto"
     reference: ClassVar[str] = "Li et al., ICML 2021"

@@ -11,6 +11,7 @@ from torch import Tensor
 from ucfl.algorithms.algorithm import State, tensor
 from ucfl.algorithms.fedavg import FedAvg
 from ucfl.federation import Federation, LocalTraining
+from ucfl.options import Passes
 from ucfl.wireless import Traffic
 
 
@@ -18,7 +19,7 @@ from ucfl.wireless import Traffic
 class FedAvgFinetune(FedAvg):
     """FedAvg; what a user deploys is the global model after ``epochs`` passes over its own data."""
 
-    epochs: int = 1
+    epochs: Passes = 1
 
     name: ClassVar[str] = "fedavg-finetune"
     reference: ClassVar[str] = "Wang et al., arXiv 1910.10252, 2019"

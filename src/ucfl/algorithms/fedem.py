@@ -13,6 +13,7 @@ from ucfl.algorithms.algorithm import Algorithm, State, tensor
 from ucfl.collaboration import Mixing
 from ucfl.federation import Federation, reinitialised
 from ucfl.federation.evaluation import correct
+from ucfl.options import Copies
 from ucfl.users import Split
 from ucfl.wireless import Traffic
 
@@ -24,7 +25,7 @@ class FedEM(Algorithm):
     ``components`` models are shared by all; a user predicts with Σ_k π_ik p(y | x; θ_k).
     """
 
-    components: int = 3
+    components: Copies = 3
 
     name: ClassVar[str] = "fedem"
     reference: ClassVar[str] = "Marfoq et al., NeurIPS 2021"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
 from ucfl.collaboration import Mixing
 from ucfl.errors import UcflError
 from ucfl.federation import Federation, draws
+from ucfl.options import Share
 from ucfl.wireless import Traffic
 
 #: A weight before normalisation, where a user's own model has an infinite loss.
@@ -27,8 +29,8 @@ class FedFomo(Algorithm):
     ``exploration`` any, else those that helped most so far.
     """
 
-    received: int = 0
-    exploration: float = 0.3
+    received: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    exploration: Share = 0.3
 
     name: ClassVar[str] = "fedfomo"
     reference: ClassVar[str] = "Zhang et al., ICLR 2021"

@@ -13,6 +13,7 @@ from ucfl.algorithms.algorithm import Algorithm, State
 from ucfl.collaboration import Mixing
 from ucfl.errors import UcflError
 from ucfl.federation import Federation, reinitialised
+from ucfl.options import Copies
 from ucfl.users import Split
 from ucfl.wireless import Traffic
 
@@ -38,7 +39,7 @@ class MixtureOfExperts(nn.Module):
 class FedMoE(Algorithm):
     """Users train Σ_k g_k(x) p(y | x; θ_k): experts θ_k are averaged, gates g stay at home."""
 
-    experts: int = 3
+    experts: Copies = 3
 
     name: ClassVar[str] = "fedmoe"
     reference: ClassVar[str] = "Reisser et al., arXiv 2107.06724, 2021"

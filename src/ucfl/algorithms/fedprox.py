@@ -10,6 +10,7 @@ from torch import Tensor
 from ucfl.algorithms.algorithm import State, tensor
 from ucfl.algorithms.fedavg import FedAvg
 from ucfl.federation import Federation, Pull
+from ucfl.options import NotNegative
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class FedProx(FedAvg):
     behind the paper's Table I.
     """
 
-    mu: float = 0.1
+    mu: NotNegative = 0.1
     tested: Literal["aggregated", "local"] = "aggregated"
 
     name: ClassVar[str] = "fedprox"

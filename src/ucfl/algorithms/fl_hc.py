@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import scipy
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
 from ucfl.collaboration import Mixing
 from ucfl.federation import Federation
+from ucfl.options import Share
 from ucfl.wireless import Traffic
 
 
@@ -25,9 +27,9 @@ class FLHC(Algorithm):
     absolute distance that depends on model and rate).
     """
 
-    after: int = 3
+    after: Annotated[int, Field(ge=0, le=1_000_000)] = 3
     linkage: Literal["ward", "average", "complete", "single"] = "ward"
-    threshold: float = 0.8
+    threshold: Share = 0.8
 
     name: ClassVar[str] = "fl-hc"
     reference: ClassVar[str] = "Briggs et al., IJCNN 2020"

@@ -15,6 +15,7 @@ from ucfl.errors import UcflError
 from ucfl.execution import Tensors
 from ucfl.federation import Federation, LocalTraining
 from ucfl.federation.local import Gradient
+from ucfl.options import BatchSize, NotNegative, Passes, Positive
 from ucfl.wireless import Traffic
 
 
@@ -58,17 +59,20 @@ class PFedMe(Algorithm):
     The paper's settings: both rates 0.01, S = 15, one epoch, batch 20; λ = 15 is the publication's.
     """
 
-    strength: float = 15.0
-    inner_steps: int = 15
-    lr: float = 0.01
-    personal_lr: float = 0.01
-    batch: int = 20
-    epochs: int = 1
+    strength: NotNegative = 15.0
+    inner_steps: Passes = 15
+    lr: Positive = 0.01
+    personal_lr: Positive = 0.01
+    batch: BatchSize = 20
+    epochs: Passes = 1
 
     name: ClassVar[str] = "pfedme"
     reference: ClassVar[str] = "Dinh et al., NeurIPS 2020"
     cost: ClassVar[str] = "1 down, 1 up, S times the work"
     tested_model: ClassVar[str] = "personalised"
+    unused: ClassVar[frozenset[str]] = frozenset(
+        {"lr", "momentum", "batch", "epochs", "variance_batch"}
+    )
 
     def check(self, fed: Federation) -> None:
         """Its steps are its own."""

@@ -13,6 +13,7 @@ from ucfl.algorithms.algorithm import Algorithm, State, tensor
 from ucfl.collaboration import Mixing
 from ucfl.errors import UcflError
 from ucfl.federation import Federation, LocalTraining, Pull
+from ucfl.options import Passes, Positive
 from ucfl.wireless import Traffic
 
 
@@ -28,13 +29,14 @@ class Scaffold(Algorithm):
     published). The paper sets η = 0.01, E = 5.
     """
 
-    lr: float = 0.01
-    epochs: int = 5
+    lr: Positive = 0.01
+    epochs: Passes = 5
 
     name: ClassVar[str] = "scaffold"
     reference: ClassVar[str] = "Karimireddy et al., ICML 2020"
     cost: ClassVar[str] = "2 down, 2 up, E times the work"
     tested_model: ClassVar[str] = "aggregated"
+    unused: ClassVar[frozenset[str]] = frozenset({"lr", "epochs", "variance_batch"})
 
     def check(self, fed: Federation) -> None:
         """Variates are averages of gradients, which SGD's steps add up to, and others do not."""

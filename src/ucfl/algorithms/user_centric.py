@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 
 from ucfl import distributed
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
@@ -25,6 +26,7 @@ from ucfl.collaboration import (
 from ucfl.collaboration.streams import MOST_STREAMS
 from ucfl.errors import UcflError, UcflWarning
 from ucfl.federation import Federation, Gradients
+from ucfl.options import VarianceBatch
 from ucfl.wireless import Traffic
 
 #: Users up to which ``auto`` tries every k there is. (Where k is given, silhouettes are only
@@ -41,9 +43,9 @@ class UserCentric(Algorithm):
     sends of its gradient in the collaboration round (0: all), see :func:`sketch`.
     """
 
-    streams: int | Literal["all", "auto"] = "all"
-    variance_batch: float | None = None
-    sketch: int = 0
+    streams: Annotated[int, Field(ge=1, le=1_000_000)] | Literal["all", "auto"] = "all"
+    variance_batch: VarianceBatch | None = None
+    sketch: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
 
     name: ClassVar[str] = "user-centric"
     reference: ClassVar[str] = "paper, Algorithms 1 and 2"
@@ -51,11 +53,21 @@ class UserCentric(Algorithm):
     streams_can_be_chosen: ClassVar[bool] = True
     tested_model: ClassVar[str] = "aggregated"
 
+    @property
+    def unused(self) -> frozenset[str]:  # type: ignore[override]
+        """The scenario's n_k, where it has its own."""
+        return frozenset() if self.variance_batch is None else frozenset({"variance_batch"})
+
     def check(self, fed: Federation) -> None:
-        """As many streams as users at most."""
+        """As many streams as users, and as many numbers as the model has, at most."""
         m = len(distributed.gathered(fed.sizes))
-        if isinstance(self.streams, int) and not 1 <= self.streams <= m:
+        if isinstance(self.streams, int) and self.streams > m:
             raise UcflError(f"{self.streams} streams do not fit {m} users; choose 1..{m}.")
+        if self.sketch > fed.rows.size:
+            raise UcflError(
+                f"a sketch of {self.sketch} numbers is longer than the model's {fed.rows.size}; "
+                "choose fewer, or 0 to send gradients as they are."
+            )
 
     def start(self, fed: Federation) -> State:
         """The collaboration round: gradients at θ⁰ decide who learns from whom."""
@@ -100,7 +112,7 @@ class UserCentric(Algorithm):
 
     def start_traffic(self, fed: Federation, state: State) -> Traffic:
         """θ⁰ down, a gradient as large as the model (or its sketch) up, one pass over the data."""
-        up = min(1.0, self.sketch / fed.rows.size) if self.sketch else 1
+        up = self.sketch / fed.rows.size if self.sketch else 1
         return Traffic(down=1, up=up, work=fed.work(int(fed.sizes.sum())))
 
     def describe(self, state: State) -> str:

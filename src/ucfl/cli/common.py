@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ucfl import display
+from ucfl.algorithms import find as find_algorithm
 from ucfl.errors import UcflError
 from ucfl.execution import Precision
+from ucfl.options import check_seed
 from ucfl.plain import plain
 from ucfl.runs.loop import OnDivergence
 from ucfl.users import Scenario, find
@@ -59,15 +62,28 @@ RunFolders = Annotated[
 
 
 def scenario_from(
-    name: str, changes: list[str] | None, rounds: int | None, model: str | None
+    name: str,
+    changes: list[str] | None,
+    rounds: int | None,
+    model: str | None,
+    algorithms: Sequence[str] = (),
 ) -> Scenario:
-    """The scenario that was named, with the changes that were asked for."""
+    """The scenario that was named, with the changes that were asked for.
+
+    A change must mean something to one of the algorithms at least.
+    """
     fields: dict[str, Any] = {}
     for change in changes or ():
         field, equals, text = change.partition("=")
         if not equals:
             raise UcflError(f"--set takes FIELD=VALUE, not {change!r}.")
         fields[field.strip()] = _value(text.strip())
+    chosen = [find_algorithm(text) for text in algorithms]
+    for field in fields:
+        if chosen and all(field in algorithm.unused for algorithm in chosen):
+            label = chosen[0].label
+            own = f"write {label}:{field}=…" if hasattr(chosen[0], field) else "leave it out"
+            raise UcflError(f"--set {field} has no effect on {label}; {own}.")
     fields |= {"rounds": rounds} if rounds is not None else {}
     fields |= {"model": model} if model is not None else {}
     return find(name).change(fields)
@@ -81,14 +97,24 @@ def _value(text: str) -> Any:
         return text
 
 
+#: Seeds of one command; each is a run of every algorithm.
+MOST_SEEDS = 10_000
+
+
 def seeds_from(text: str) -> list[int]:
     """Numbers from text such as 0, 0-4 or 1,3,5."""
     seeds: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
+        if not first.isdecimal() or (dash and not last.isdecimal()):
             raise UcflError(f"--seeds takes numbers such as 0, 0-4 or 1,3,5, not {text!r}.")
-        seeds += range(int(first), int(last if dash else first) + 1)
+        these = range(int(first), int(last if dash else first) + 1)
+        if not these:
+            raise UcflError(f"--seeds {part.strip()} names none; write the smaller number first.")
+        check_seed(these[-1])
+        if these[-1] - these[0] + len(seeds) >= MOST_SEEDS:
+            raise UcflError(f"--seeds {text} names more than {MOST_SEEDS:,}; give fewer.")
+        seeds += these
     return seeds
 
 

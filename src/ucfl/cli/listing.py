@@ -62,11 +62,11 @@ def algorithms_command(as_json: Json = False) -> None:
 
 def _toml(scenario: Scenario) -> str:
     """The scenario as a TOML file that ``ucfl run FILE.toml`` takes."""
-    lines = []
+    lines, idle = [], scenario.without_effect()
     for name, field in type(scenario).model_fields.items():
         value = getattr(scenario, name)
         comment = f"  # {field.description}" if field.description else ""
-        if value is None:
+        if value is None or name in idle:
             lines.append(f"# {name} ={comment}")
         else:
             plain = list(value) if isinstance(value, tuple) else value

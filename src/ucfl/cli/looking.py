@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from ucfl import display, report
-from ucfl.cli.common import Json, RunFolders, app, print_json
+from ucfl.cli.common import Json, RunFolders, app, print_json, say
 from ucfl.errors import check_name
+from ucfl.runs.timing import unequal_rounds
 
 
 @app.command("report")
@@ -53,7 +54,11 @@ def figure_command(
     check_name("figure", name, report.FIGURES)
     file = report.check_suffix(out if out is not None else Path(f"{name}.pdf"))
     look = report.Look(system, target, report.DOUBLE if wide else report.SINGLE)
-    report.save(report.FIGURES[name](report.gather(folders), look), file)
+    runs = report.gather(folders)
+    report.save(report.FIGURES[name](runs, look), file)
+    rounds = {label: [run.checkpoint.round for run in each] for label, each in runs.items()}
+    if unequal := unequal_rounds(rounds):
+        say(unequal)
     display.answers.print(f"The figure is in {file}", soft_wrap=True, markup=False)
 
 

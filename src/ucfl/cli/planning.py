@@ -10,6 +10,7 @@ import typer
 
 from ucfl import display, runs, wireless
 from ucfl.cli.common import Device, Json, Model, Set, app, print_json, scenario_from
+from ucfl.errors import UcflError
 from ucfl.runs.planning import plan_to_json
 
 
@@ -51,9 +52,15 @@ def plan_command(
 ) -> None:
     """Choose the number of downlink streams for a network."""
     place = Path(source)
-    if place.suffix in (".npy", ".npz", ".csv"):
+    saved = place.suffix in (".npy", ".npz", ".csv")
+    stored = place.is_dir() and not any(place.glob("*.npz"))
+    if (saved or stored) and (set_ or model):
+        raise UcflError(f"--set and --model have no effect on {place}, which is there already.")
+    if model_bytes is not None and not saved:
+        raise UcflError("--model-bytes is for a saved W alone; leave it out.")
+    if saved:
         question = runs.Question.from_file(place, model_bytes)
-    elif place.is_dir() and not any(place.glob("*.npz")):
+    elif stored:
         question = runs.Question.from_runs(place)
     else:
         question = runs.Question.from_scenario(

@@ -58,7 +58,7 @@ def run_command(
     as_json: Json = False,
 ) -> None:
     """Train one algorithm on one scenario."""
-    chosen = scenario_from(scenario, set_, rounds, model)
+    chosen = scenario_from(scenario, set_, rounds, model, [algorithm])
     with display.rounds_shown() as on_round:
         result = ucfl.run(
             chosen,
@@ -126,7 +126,7 @@ def compare_command(
 ) -> None:
     """Compare algorithms on one scenario, over several seeds."""
     names = list(REGISTRY) if algorithm == "all" else algorithm.split(",")
-    chosen, numbers = scenario_from(scenario, set_, rounds, model), seeds_from(seeds)
+    chosen, numbers = scenario_from(scenario, set_, rounds, model, names), seeds_from(seeds)
     with display.rounds_shown() as on_round:
         comparison = ucfl.compare(
             chosen,

@@ -4,7 +4,13 @@ from ucfl.federation.cohorts import CohortFunction, Cohorts
 from ucfl.federation.federation import Federation
 from ucfl.federation.gradients import Gradients
 from ucfl.federation.memory import Memory
-from ucfl.federation.models import MODELS, create, initialise, reinitialised
+from ucfl.federation.models import (
+    MODELS,
+    create,
+    default_initialisation,
+    initialise,
+    reinitialised,
+)
 from ucfl.federation.optimisers import OPTIMISERS
 from ucfl.federation.rates import depends_on_rounds, schedule
 from ucfl.federation.training import LastBatch, LocalTraining, Pull
@@ -21,6 +27,7 @@ __all__ = [
     "Memory",
     "Pull",
     "create",
+    "default_initialisation",
     "depends_on_rounds",
     "initialise",
     "reinitialised",

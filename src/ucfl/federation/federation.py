@@ -23,6 +23,8 @@ from ucfl.federation.optimisers import OPTIMISERS
 from ucfl.federation.rows import Rows
 from ucfl.federation.schedule import Batch, Plan
 from ucfl.federation.training import LocalTraining, Pull
+from ucfl.memory import check_fits
+from ucfl.options import check_seed
 from ucfl.users import Split, Users
 
 
@@ -68,7 +70,14 @@ class Federation:
         self.gathered = gathered
         self.cohort = cohort
         self._options: Options = options
+        check_seed(seed)
         self.model = LocalModel(model, self.device)
+        check_fits(
+            float(len(users)) * self.rows.size * self.rows.dtype.itemsize,
+            f"{len(users)} users' models of {self.rows.size:,} parameters",
+            "take fewer users or a smaller model",
+            self.device,
+        )
         self.present: Tensor | None = None
         self._here: tuple[Tensor, list[int]] | None = None
         self.memory = Memory()

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ CONVOLUTIONS = (
 
 Shape = tuple[int, ...]
 Factory = Callable[[Shape, int], nn.Module]
+Initialisation = Literal["he-glorot", "own"]
 
 
 def lenet5(shape: Shape, classes: int) -> nn.Module:
@@ -83,8 +85,17 @@ def logistic(shape: Shape, classes: int) -> nn.Module:
 MODELS: dict[str, Factory] = {"lenet5": lenet5, "vgg": vgg, "mlp": mlp, "logistic": logistic}
 
 
+def default_initialisation(name: str) -> Initialisation:
+    """A person's own model may hold trained weights, so it keeps them."""
+    return "he-glorot" if name in MODELS else "own"
+
+
 def create(
-    name: str, shape: Shape, classes: int, seed: int = 0, initialisation: str = "he-glorot"
+    name: str,
+    shape: Shape,
+    classes: int,
+    seed: int = 0,
+    initialisation: Initialisation | None = None,
 ) -> nn.Module:
     """A model by name, or by ``module:factory`` (called with the input shape and the classes).
 
@@ -104,18 +115,29 @@ def create(
             ) from error
         if not isinstance(model, nn.Module):
             raise UcflError(f"{name!r} returned {type(model).__name__}, not a torch.nn.Module.")
-        if initialisation == "he-glorot":
-            initialise(model)
+        if (initialisation or default_initialisation(name)) == "he-glorot":
+            drawn = initialise(model)
+            if initialisation and not drawn:
+                raise UcflError(
+                    "initialisation 'he-glorot' has no effect: the model has no convolution or "
+                    "linear layer to draw; leave it out."
+                )
     return model
 
 
-def initialise(model: nn.Module) -> None:
+def initialise(model: nn.Module) -> int:
     """He-uniform convolutions, Glorot-uniform linear layers, zero biases; the rest stays.
+
+    So do frozen layers: what they hold was learnt elsewhere, and nothing would train it again.
 
     This decides the collaboration round: with PyTorch's own default the gradients at θ⁰ hardly
     show which users are alike, with this they do (docs/architecture.md, "Initialisation").
+    The number of layers that were drawn.
     """
+    drawn = 0
     for layer in model.modules():
+        if any(not weights.requires_grad for weights in layer.parameters(recurse=False)):
+            continue
         if isinstance(layer, CONVOLUTIONS):
             nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
         elif isinstance(layer, nn.Linear):
@@ -124,6 +146,8 @@ def initialise(model: nn.Module) -> None:
             continue
         if layer.bias is not None:
             nn.init.zeros_(layer.bias)
+        drawn += 1
+    return drawn
 
 
 def reinitialised(fed: Federation, number: int) -> Tensor:

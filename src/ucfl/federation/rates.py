@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field
 
 from ucfl import options
 from ucfl.errors import UcflError
+from ucfl.options import Share
 
 #: The factor of round t, which counts from 1.
 Rate = Callable[[int], float]
@@ -22,7 +23,6 @@ def _numbers(text: Any) -> Any:
 
 
 Rounds = Annotated[int, Field(ge=1)]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from torch import Tensor
 from ucfl.execution import Batches, Executor, Tensors
 from ucfl.federation.draws import counter_hash, order_keys, ordered
 from ucfl.federation.training import LastBatch
+from ucfl.memory import check_fits
 from ucfl.users import Users
 
 
@@ -145,6 +146,12 @@ class Plan:
             repeat=repeat,
         )
         passes = int((-(-steps // per_pass)).max())
+        check_fits(
+            16.0 * len(sizes) * passes * int(sizes.max()),  # keys and orders, eight bytes each
+            f"the orders of {len(sizes)} users' examples in {passes} passes over them",
+            "take fewer epochs or steps",
+            sizes.device,
+        )
         seen = torch.minimum(per_pass * batch, sizes) * (steps // per_pass)
         seen += torch.minimum(steps % per_pass * batch, sizes)
         steps = steps * repeat

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
 from torch import Tensor
 
 from ucfl.federation.rows import Rows
+from ucfl.options import BatchSize, Momentum, NotNegative, Passes, check_fields
 
 #: What becomes of a last batch that the user's data does not fill: it is left out (a user with less
 #: than one batch keeps it), its gradient is scaled by count / B, or it makes a step like any other.
@@ -34,20 +36,23 @@ class LocalTraining:
     Why short last batches are dropped by default: docs/last-batch.md.
     """
 
-    lr: float = 0.1
-    momentum: float = 0.9
-    batch: int = 64
-    epochs: int = 1
-    steps: int | None = None
+    lr: Annotated[float, Field(gt=0)] = 0.1  # of models in any precision
+    momentum: Momentum = 0.9
+    batch: BatchSize = 64
+    epochs: Passes = 1
+    steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     last_batch: LastBatch = "drop"
     optimiser: str = "sgd"
     optimiser_state: OptimiserState = "reset"
-    weight_decay: float = 0.0
+    weight_decay: NotNegative = 0.0
     schedule: Callable[[int], float] = constant
 
     def rate(self, t: int) -> float:
         """η of round t."""
         return self.lr * self.schedule(t)
+
+    def __post_init__(self) -> None:
+        check_fields(self, "local training")
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from ucfl import algorithms
 from ucfl.errors import UcflError
+from ucfl.federation import default_initialisation
 from ucfl.runs import Run
 from ucfl.runs.files import write_atomically
-from ucfl.runs.folder import mean, worst
+from ucfl.runs.folder import explicit, mean, worst
 from ucfl.users import Scenario
 from ucfl.wireless import Traffic
 
@@ -57,6 +58,8 @@ class Cell:
         """
         scenario, algorithm = self.entry.scenario, self.entry.algorithm
         fields = scenario.model_dump(mode="json", exclude_defaults=True, exclude={"description"})
+        if fields.get("initialisation") == default_initialisation(scenario.model):
+            del fields["initialisation"]  # as if nobody had chosen
         text = json.dumps([fields, algorithm, self.seed], sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         words = [scenario.name, algorithm, f"{scenario.rounds}rounds", f"seed{self.seed}", digest]
@@ -200,7 +203,7 @@ class Store:
         arrays: dict[str, Any] = {name: v.astype(np.float32) for name, v in floats.items()}
         arrays |= {name: values for name, values in numbers.items() if values is not None}
         about = {
-            "scenario": cell.entry.scenario.model_dump(mode="json"),
+            "scenario": explicit(cell.entry.scenario).model_dump(mode="json"),
             "algorithm": cell.entry.algorithm,
             "seed": cell.seed,
             **result.about,

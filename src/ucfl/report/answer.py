@@ -48,6 +48,7 @@ def answer(story: Story) -> list[str]:
         f"{best['final']['worst']:.1f}% for the worst one, with {_streams(best)} "
         f"({best['rounds']} rounds, {seeds} seed{'s' * (seeds > 1)})."
     ]
+    told += [story["unequal"]] if story["unequal"] else []
     if alone:
         return told
     told += _rivals(story, best)

@@ -22,6 +22,7 @@ from ucfl.report.collaboration import Panel, by_seed
 from ucfl.report.palette import GROUPS, styles
 from ucfl.runs import Run, find_runs
 from ucfl.runs.folder import chosen_round, deviation
+from ucfl.runs.timing import unequal_rounds
 from ucfl.wireless import SYSTEMS, Traffic
 
 Floats = NDArray[np.float64]
@@ -90,6 +91,8 @@ def compose(accounts: Sequence[Account]) -> Story:
     }
     told["chosen"] = _best(methods, TOLD_THE_GROUPS)
     told["personal"] = _best(methods, (*TOLD_THE_GROUPS, *SHARED_OR_ALONE))
+    rounds = {label: [one.rounds for one in found] for label, found in by_label.items()}
+    told["unequal"] = unequal_rounds(rounds)
     told["answer"] = answer(told)
     told["notes"] = _notes(told, by_label)
     return told

@@ -14,6 +14,7 @@ from ucfl.errors import UcflError
 from ucfl.runs.checkpoint import Checkpoint, before
 from ucfl.runs.files import remove_unfinished
 from ucfl.runs.folder import CHECKPOINT, CONFIGURATION, Configuration, read_configuration
+from ucfl.users.scenario import OF_USERS
 
 CPU = torch.device("cpu")
 
@@ -144,7 +145,12 @@ def differences(about: dict[str, Any], configuration: Configuration) -> list[str
     words = [key for key in new if key != "scenario" and old.get(key) != new[key]]
     words += [key for key in old if key not in new]
     mine, theirs = new["scenario"], old["scenario"]
-    words += [key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key)]
+    same_users = old["data"] == new["data"]  # wherever they come from
+    words += [
+        key
+        for key in {**mine, **theirs}
+        if mine.get(key) != theirs.get(key) and not (same_users and key in OF_USERS)
+    ]
     if not words and not configuration.behaves_like(about.get("probe")):
         words.append("forward() of the model")
     return words

@@ -13,7 +13,16 @@ from ucfl import algorithms as registry
 from ucfl import distributed
 from ucfl.errors import UcflError
 from ucfl.runs.folder import Configuration, Run, deviation
-from ucfl.runs.loop import Engine, OnDivergence, OnNote, OnRound, adjusted, federation, train
+from ucfl.runs.loop import (
+    Engine,
+    OnDivergence,
+    OnNote,
+    OnRound,
+    adjusted,
+    federation,
+    populated,
+    train,
+)
 from ucfl.users import Scenario
 
 
@@ -86,7 +95,7 @@ def compare(
             raise UcflError(f"the {kind}s {', '.join(map(str, words))} name one twice.")
     runs: dict[str, list[Run]] = {label: [] for label in labels}
     for seed in seeds:
-        users = scenario.build(seed)
+        scenario, users = populated(scenario, seed, None)
         fed = federation(scenario, seed, users=users, **engine)
         distributed.check_equal({"algorithms": labels, "seeds": seeds}, fed.device)
         for algorithm in chosen:

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from ucfl import algorithms, distributed
 from ucfl.algorithms import Algorithm
 from ucfl.errors import UcflError, first_line
-from ucfl.federation import Federation, depends_on_rounds
+from ucfl.federation import Federation, default_initialisation, depends_on_rounds
 from ucfl.runs.checkpoint import Checkpoint
 from ucfl.runs.files import unreadable, write_atomically
 from ucfl.runs.schema import FORMAT, StoredRun, checked, json_digest
@@ -101,6 +101,12 @@ class Configuration:
         words = [self.scenario.name, self.algorithm, f"{self.scenario.rounds}rounds"]
         words += [f"seed{self.seed}", digest[:8]]
         return re.sub(r"[^\w.=-]+", "-", "-".join(words))
+
+
+def explicit(scenario: Scenario) -> Scenario:
+    """The scenario with how its model's first weights are made, which the model may decide."""
+    chosen = scenario.initialisation or default_initialisation(scenario.model)
+    return scenario.change({"initialisation": chosen})
 
 
 def probe(fed: Federation) -> tuple[float, ...]:
@@ -318,6 +324,7 @@ def write_configuration(
     packages = ("ucfl", "torch", "numpy", "scikit-learn", "scipy")
     session: dict[str, Any] = {
         "after_round": t,
+        "dataset": configuration.scenario.dataset,
         "machine": {
             "device": device_name(fed.device),
             "executor": str(fed.executor),

@@ -37,6 +37,7 @@ from ucfl.runs.folder import (
     Configuration,
     Run,
     dropped_in_words,
+    explicit,
     mean,
     worst,
     write_configuration,
@@ -63,6 +64,14 @@ OnRound = Callable[[Progress], None]
 OnDivergence = Literal["drop", "stop"]
 #: Told in plain words what an algorithm found before its first round.
 OnNote = Callable[[str], None]
+
+
+#: Said of a person's own model, where nobody chose.
+OWN_WEIGHTS = (
+    "your model keeps the weights that its factory gave it (initialisation = own); PyTorch's "
+    "default ones may hide from user-centric methods which users are alike: --set "
+    "initialisation=he-glorot draws convolutions and linear layers that are not frozen anew."
+)
 
 
 class Engine(Options, total=False):
@@ -113,8 +122,7 @@ def run(
 
     Under ``torchrun`` each process trains its share of the users; the first one writes the run.
     """
-    scenario = adjusted(scenario, rounds)
-    users = users if users is not None else scenario.build(seed)
+    scenario, users = populated(adjusted(scenario, rounds), seed, users)
     return train(
         scenario,
         algorithms.find(algorithm) if isinstance(algorithm, str) else algorithm,
@@ -134,6 +142,12 @@ def adjusted(scenario: str | Scenario, rounds: int | None) -> Scenario:
     """The scenario by name or value, with another number of rounds where one is given."""
     found = users.find(scenario) if isinstance(scenario, str) else scenario
     return found if rounds is None else found.change({"rounds": rounds})
+
+
+def populated(scenario: Scenario, seed: int, given: Users | None) -> tuple[Scenario, Users]:
+    """The users, given or the scenario's own, and the scenario with what is true of them."""
+    found = given if given is not None else scenario.build(seed)
+    return scenario.serving(found, given=given is not None), found
 
 
 def federation(
@@ -210,6 +224,9 @@ def train(
             f"{algorithm.name} looks at all users' models at once, so its users cannot be shared "
             "out to processes; run it in one."
         )
+    if scenario.initialisation is None and explicit(scenario).initialisation == "own" and on_note:
+        on_note(OWN_WEIGHTS)
+    scenario = explicit(scenario)
     configuration = Configuration.of(scenario, algorithm, fed, users)
     folder = out or Path("runs") / configuration.folder_name
     identity = configuration.identity()

@@ -16,7 +16,7 @@ from ucfl.collaboration.streams import MOST_STREAMS, NEARLY
 from ucfl.errors import UcflError
 from ucfl.runs.folder import Run, find_runs
 from ucfl.runs.loop import federation
-from ucfl.runs.timing import common_target, curve
+from ucfl.runs.timing import common_target, curve, unequal_rounds
 from ucfl.users import Scenario
 from ucfl.wireless import Plan
 from ucfl.wireless.planner import Worth
@@ -106,11 +106,19 @@ class Question:
                 "time": one.time_to_accuracy(target),
                 "final": float(one.mean[-1]),
                 "end": float(one.times[-1]),
+                "rounds": len(one.mean) - 1,
             }
             for label, one in curves.items()
         }
         order = sorted(rows, key=lambda label: rows[label]["time"])
-        return {"target": target, "algorithms": {label: rows[label] for label in order}}
+        rounds = {
+            label: [run.checkpoint.round for run in runs] for label, runs in self.runs.items()
+        }
+        return {
+            "target": target,
+            "algorithms": {label: rows[label] for label in order},
+            "unequal": unequal_rounds(rounds),
+        }
 
 
 def worth_function(name: str, users: int) -> Worth:

@@ -76,6 +76,19 @@ def common_target(curves: Mapping[str, Curve]) -> float | None:
     return None if math.isnan(final) else final
 
 
+def unequal_rounds(rounds: Mapping[str, Sequence[int]]) -> str:
+    """A sentence where methods, whose runs have these rounds, are not equally trained; or none."""
+    if len({count for each in rounds.values() for count in each}) < 2:
+        return ""
+    words = [
+        f"{label} {' and '.join(map(str, sorted(set(each))))}" for label, each in rounds.items()
+    ]
+    return (
+        f"Not equally trained, so compare with care: rounds are {', '.join(words)}; of runs that "
+        "differ in their seed alone, the rounds that all of them have are counted."
+    )
+
+
 def network(system: str | System | Site, run: Run) -> System:
     """The system with the run's users and model in it."""
     found = wireless.find(system) if isinstance(system, str) else system

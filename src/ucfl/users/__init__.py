@@ -2,6 +2,7 @@
 
 from ucfl.users.participation import Participation
 from ucfl.users.population import SPLITS, Examples, Split, Users
-from ucfl.users.scenarios import SCENARIOS, Scenario, find
+from ucfl.users.scenario import Scenario
+from ucfl.users.scenarios import SCENARIOS, find
 
 __all__ = ["SCENARIOS", "SPLITS", "Examples", "Participation", "Scenario", "Split", "Users", "find"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +15,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ucfl.errors import UcflError
+from ucfl.memory import check_fits
 from ucfl.users.partition import hold_out
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 Pair = tuple[NDArray[Any], NDArray[Any]]
+
+#: Share of a user's data that is kept back where nobody says how much.
+HELD_OUT = 0.2
+#: More are a slip of the hand, such as a label that is no class: memory grows with their number.
+MOST_CLASSES = 100_000
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,11 @@ class Examples:
         """Stack one (inputs, labels) pair per user, padding with zeros."""
         sizes = torch.tensor([len(labels) for _, labels in pairs])
         longest = int(sizes.max())
+        check_fits(
+            len(pairs) * longest * (math.prod(shape) * dtype.itemsize + 8.0),
+            f"{len(pairs)} users, each padded to the {longest} examples of the largest,",
+            "take fewer users, or more even ones",
+        )
         inputs = torch.zeros((len(pairs), longest, *shape), dtype=dtype)
         labels = torch.zeros((len(pairs), longest), dtype=torch.int64)
         for i, (x, y) in enumerate(pairs):
@@ -147,13 +159,14 @@ class Users:
         groups: Sequence[int] | NDArray[Any] | None = None,
         names: Sequence[str] | None = None,
         source: str = "arrays",
-        held_out: float = 0.2,
+        held_out: float | None = None,
         seed: int = 0,
     ) -> Users:
         """Users from one (inputs, labels) pair of arrays each.
 
-        Where neither ``validation`` nor ``test`` is given, a share ``held_out`` of every user's
-        data is kept back and halved into the two (see :func:`ucfl.users.partition.hold_out`).
+        Where neither ``validation`` nor ``test`` is given, a share ``held_out`` (a fifth, if none)
+        of every user's data is kept back and halved into the two (see
+        :func:`ucfl.users.partition.hold_out`).
         """
         names = tuple(names) if names is not None else numbered_names(len(train))
         if not train:
@@ -168,9 +181,15 @@ class Users:
         given |= {"validation": validation} if validation is not None else {}
         given |= {"test": test} if test is not None else {}
         shape, dtype = _common_form(given, names)
+        if held_out is not None and len(given) > 1:
+            raise UcflError(
+                "users have validation or test data of their own, so 'held_out' has no effect; "
+                "leave it out."
+            )
         if validation is None and test is None:
+            share = HELD_OUT if held_out is None else held_out
             parts = [
-                hold_out(len(y), held_out, np.random.default_rng([seed, i]))
+                hold_out(len(y), share, np.random.default_rng([seed, i]))
                 for i, (_, y) in enumerate(train)
             ]
             given = {
@@ -180,9 +199,20 @@ class Users:
         nothing = [(x[:0], y[:0]) for x, y in train]
         by_split = {split: given.get(split, nothing) for split in SPLITS}
         if classes is None:
-            classes = 1 + max(
-                int(y.max()) for pairs in by_split.values() for _, y in pairs if len(y)
+            largest, name = max(
+                (int(y.max()), name)
+                for pairs in by_split.values()
+                for name, (_, y) in zip(names, pairs, strict=True)
+                if len(y)
             )
+            if largest >= MOST_CLASSES:
+                raise UcflError(
+                    f"{name} has the label {largest}, but labels are classes, numbered from 0 "
+                    f"without gaps, {MOST_CLASSES:,} at most."
+                )
+            classes = max(1 + largest, 1)
+        elif not 1 <= classes <= MOST_CLASSES:
+            raise UcflError(f"classes are 1 to {MOST_CLASSES:,}, not {classes}.")
         for split, pairs in by_split.items():
             for name, (_, y) in zip(names, pairs, strict=True):
                 if len(y) and not (y.min() >= 0 and y.max() < classes):
@@ -212,7 +242,9 @@ class Users:
         return cls.from_arrays(pairs, **options)
 
     @classmethod
-    def from_folder(cls, folder: str | Path, *, held_out: float = 0.2, seed: int = 0) -> Users:
+    def from_folder(
+        cls, folder: str | Path, *, held_out: float | None = None, seed: int = 0
+    ) -> Users:
         """Users from a folder with one ``.npz`` file each.
 
         A file holds ``x`` and ``y`` (held-out data is then split off), or ``x_train``,
@@ -291,6 +323,10 @@ def _common_form(
                 raise UcflError(f"{where}: inputs must be numbers, not {x.dtype}.")
             if x.dtype.kind == "f" and not np.isfinite(x).all():
                 raise UcflError(f"{where} contains NaN or infinite values; clean it first.")
+            if x.size and not _fits(x):
+                raise UcflError(
+                    f"{where} contains numbers that are too large (in {x.dtype}); scale it first."
+                )
             if shape is None:
                 shape = x.shape[1:]
             elif x.shape[1:] != shape:
@@ -301,3 +337,9 @@ def _common_form(
     if shape is None or len(kinds) != 1:
         raise UcflError("all users' inputs must be of one kind: uint8, floating point or integer.")
     return shape, {"uint8": torch.uint8, "f": torch.float32, "i": torch.int64}[kinds.pop()]
+
+
+def _fits(x: NDArray[Any]) -> bool:
+    """Whether inputs keep their values, up to rounding, in the type that they are stacked in."""
+    kind = np.finfo(np.float32) if x.dtype.kind == "f" else np.iinfo(np.int64)
+    return x.dtype.kind == "b" or bool(kind.min <= x.min() and x.max() <= kind.max)

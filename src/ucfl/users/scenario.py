@@ -1,0 +1,335 @@
+"""A scenario: who the users are, what they train, and for how long."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from ucfl.errors import UcflError, UcflWarning, check_name
+from ucfl.memory import check_fits
+from ucfl.options import (
+    BatchSize,
+    Count,
+    Momentum,
+    NotNegative,
+    Passes,
+    Positive,
+    VarianceBatch,
+    check_seed,
+    reason,
+)
+from ucfl.users import datasets, partition, shifts
+from ucfl.users.participation import Participation
+from ucfl.users.population import HELD_OUT, Pair, Users
+
+#: How users are made of a data set, beside their number and groups; a folder's are there already.
+HOW_A_DATA_SET_IS_SPLIT = (
+    "points", "split", "alpha", "sizes", "test_images", "rotations", "permute_labels",
+)  # fmt: skip
+#: All that says who the users are: equal users may come by other ways.
+OF_USERS = ("dataset", "users", "groups", "held_out", *HOW_A_DATA_SET_IS_SPLIT)
+#: Fields that mean something beside a value of another one.
+BELONGS_TO = {
+    "alpha": "split",
+    "sizes": "split",
+    "held_out": "test_images",
+    "momentum": "optimiser",
+}
+#: Before the source of users that were given by hand.
+OWN = "own users: "
+
+
+class Scenario(BaseModel):
+    """Everything that a run needs besides the algorithm and the seed.
+
+    A scenario is data: print one with ``ucfl scenarios NAME``, change fields with ``--set``, or
+    keep your own in a TOML file, which may start from another one with ``base = "NAME"``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    name: str = "custom"
+    description: str = ""
+
+    dataset: str = Field("mnist5k", description="mnist5k, emnist, cifar10, or a folder of .npz")
+    users: Annotated[int, Field(le=1_000_000)] = Field(20, ge=1, description="number of users m")
+    points: Count | None = Field(None, description="examples drawn from the data set in all")
+    split: Literal["iid", "dirichlet", "sizes"] = Field("iid", description="who gets which")
+    alpha: Positive | None = Field(None, description="Dirichlet parameter, per class")
+    sizes: tuple[Count, ...] | None = Field(
+        None, description="examples of each user, split = sizes"
+    )
+    held_out: Annotated[float, Field(ge=0, lt=1)] = Field(
+        HELD_OUT, description="share kept back, halved into validation and test"
+    )
+    test_images: Count | None = Field(
+        None, description="test on the data set's own first test images; validate on the next"
+    )
+    groups: Annotated[int, Field(ge=1, le=1_000_000)] = Field(1, description="true groups of users")
+    rotations: tuple[Annotated[float, Field(ge=-360, le=360)], ...] = Field(
+        (), description="degrees, one per group"
+    )
+    permute_labels: bool = Field(False, description="each group has its own random labels")
+
+    model: str = Field("lenet5", description="lenet5, vgg, mlp, logistic, or module:factory")
+    initialisation: Literal["he-glorot", "own"] | None = Field(
+        None,
+        description="own keeps what the model's constructor made; if none, own for your own model "
+        "and he-glorot for ours",
+    )
+    optimiser: Literal["sgd", "nesterov", "adam", "adamw"] = Field(
+        "sgd", description="of local training, as PyTorch's of the same name"
+    )
+    optimiser_state: Literal["reset", "keep"] = Field(
+        "reset", description="velocities and moments: anew every round, or kept by each user"
+    )
+    lr: Positive = Field(0.1, description="learning rate of local training")
+    momentum: Momentum = Field(0.9, description="of sgd and nesterov")
+    weight_decay: NotNegative = Field(0.0, description="λ of λ/2 ‖θ‖², or decoupled with adamw")
+    schedule: str = Field(
+        "constant",
+        description="of the rate over rounds: constant, steps:at=100+150:factor=0.1, cosine; each "
+        "with :warmup=5",
+    )
+    batch: BatchSize = Field(64, description="local batch size B")
+    epochs: Passes = Field(1, description="local epochs E")
+    last_batch: Literal["drop", "scale", "keep"] = Field(
+        "drop",
+        description="a last batch that is not full: left out (a user with less than one batch "
+        "keeps it), scaled by count / B, or kept as it is",
+    )
+    rounds: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        100, description="communication rounds T"
+    )
+    participation: float | str = Field(
+        1.0,
+        description="who takes part in a round: a share of the users, '10 users'; ':by=size' draws "
+        "by their data, ':trace=FILE.csv' from those available",
+    )
+    variance_batch: VarianceBatch = Field(
+        1 / 3, description="n_k of eq. 9: a share of the user's data if below 1, else a count"
+    )
+
+    @field_validator("participation", mode="before")
+    @classmethod
+    def _participates(cls, value: Any) -> Any:
+        """A number where it is one, whether typed or read from a file."""
+        try:
+            Participation.of(value)
+        except UcflError as error:
+            raise ValueError(str(error).rstrip(".")) from error
+        with contextlib.suppress(TypeError, ValueError):
+            return float(value)
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Scenario:
+        if self.split == "dirichlet" and self.alpha is None:
+            raise ValueError("split 'dirichlet' needs alpha")
+        if self.split == "sizes" and len(self.sizes or ()) != self.users:
+            raise ValueError("split 'sizes' needs one size per user")
+        if self.rotations and len(self.rotations) != self.groups:
+            raise ValueError(f"{len(self.rotations)} rotations do not fit {self.groups} groups")
+        if self.groups > self.users:
+            raise ValueError(f"{self.groups} groups need at least as many users")
+        return self
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _in_one_sentence(cls, fields: Any, check: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return check(fields)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            given = f" (got {first['input']!r})" if where else ""
+            name = fields.get("name", "custom") if isinstance(fields, Mapping) else "custom"
+            raise UcflError(
+                f"scenario {name!r}: {where + ': ' if where else ''}{reason(error)}{given}."
+            ) from error
+
+    def change(self, fields: Mapping[str, Any]) -> Scenario:
+        """The same scenario with some fields changed.
+
+        What belongs to a value that is changed goes with it: alpha, if the split is no longer the
+        one that has it. A change without effect is refused.
+        """
+        for field in fields:
+            check_name("scenario field", field, type(self).model_fields)
+        replaced = {field for field in fields if fields[field] != getattr(self, field)}
+        kept = {
+            field: value
+            for field, value in self.model_dump().items()
+            if BELONGS_TO.get(field) not in replaced
+        }
+        changed = type(self).model_validate({**kept, **fields})
+        for field, why in changed.without_effect().items():
+            if field in fields:
+                raise UcflError(why)
+        return changed
+
+    def without_effect(self) -> dict[str, str]:
+        """Fields that decide nothing here, and a sentence about each."""
+        found = {}
+        if self.optimiser not in ("sgd", "nesterov"):
+            found["momentum"] = (
+                f"'momentum' has no effect on {self.optimiser}, which has its own; leave it out."
+            )
+        if is_folder(self.dataset):
+            there = len(list(Path(self.dataset).glob("*.npz")))
+            for field in ("users", *HOW_A_DATA_SET_IS_SPLIT):
+                if field != "users" or self.users != there:
+                    found[field] = (
+                        f"the {there} users of {self.dataset} are taken as they are, so {field!r} "
+                        "has no effect; leave it out, and name the folder in place of a scenario."
+                    )
+            return found
+        for field, split in (("alpha", "dirichlet"), ("sizes", "sizes")):
+            if self.split != split:
+                found[field] = (
+                    f"{field!r} has no effect with split {self.split!r}; leave it out, or set "
+                    f"split = {split!r}."
+                )
+        if self.test_images is not None:
+            found["held_out"] = (
+                "'held_out' has no effect beside test_images, which decides what users are tested "
+                "on; leave one of them out."
+            )
+        return found
+
+    def serving(self, users: Users, *, given: bool) -> Scenario:
+        """The scenario with what is true of the users that it serves.
+
+        They are its own, or were ``given``: then no field may be set that would make others.
+        """
+        if not given and not is_folder(self.dataset):
+            return self
+        groups = 1 if users.groups is None else len(users.groups.unique())
+        true: dict[str, Any] = {"users": len(users), "groups": groups}
+        true |= {"dataset": f"{OWN}{users.source}"} if given else {}
+        for field in (*true, *(("held_out", *HOW_A_DATA_SET_IS_SPLIT) if given else ())):
+            if self._is_set(field) and getattr(self, field) != true.get(field):
+                raise UcflError(
+                    f"scenario {self.name!r}: the users are there already, so {field!r} has no "
+                    "effect; leave it out of the scenario."
+                )
+        return type(self).model_validate({**self.model_dump(), **true})
+
+    def _is_set(self, field: str) -> bool:
+        """Whether a field has another value than its default."""
+        return bool(getattr(self, field) != type(self).model_fields[field].default)
+
+    def build(self, seed: int = 0) -> Users:
+        """Draw the users of this scenario: same seed, same users."""
+        check_seed(seed)
+        for field, why in self.without_effect().items():
+            if self._is_set(field):
+                raise UcflError(f"scenario {self.name!r}: {why}")
+        if is_folder(self.dataset):
+            held_out = None if self.held_out == HELD_OUT else self.held_out
+            users = Users.from_folder(Path(self.dataset), held_out=held_out, seed=seed)
+            self.serving(users, given=False)  # what it says of their groups must be true
+            return users
+        if self.dataset.startswith(OWN):
+            raise UcflError(
+                f"the users of scenario {self.name!r} were given by hand ({self.dataset}); give "
+                "them again, as users=."
+            )
+        data = datasets.load(self.dataset)
+        rng = np.random.default_rng(seed)
+        chosen = _choose_points(len(data.labels), self, rng)
+        labels = data.labels[chosen]
+        if self.split == "dirichlet":
+            assert self.alpha is not None
+            parts = partition.dirichlet(labels, self.users, self.alpha, rng)
+        elif self.split == "sizes":
+            assert self.sizes is not None
+            parts = partition.by_size(len(labels), self.sizes, rng)
+        else:
+            parts = partition.iid(len(labels), self.users, rng)
+
+        groups = shifts.group_of_users(self.users, self.groups)
+        relabel = shifts.label_permutations(data.classes, self.groups, rng)
+
+        def seen_by(user: int, pair: Pair) -> Pair:
+            """The pair as the user's group sees it."""
+            inputs, answers = pair
+            if self.rotations:
+                inputs = shifts.rotate(inputs, self.rotations[groups[user]])
+            if self.permute_labels:
+                answers = relabel[groups[user]][answers]
+            return inputs, answers
+
+        if self.test_images is not None:
+            check_fits(
+                2.0 * self.users * self.test_images * data.inputs[0].nbytes,
+                f"{self.test_images} test and as many validation images for each of {self.users} "
+                "users",
+                "take fewer of either",
+            )
+        splits: list[list[Pair]] = [[], [], []]
+        for user, part in enumerate(parts):
+            points = chosen[part]
+            if self.test_images is None:
+                held = partition.hold_out(len(points), self.held_out, rng)
+                pairs = [(data.inputs[points[h]], data.labels[points[h]]) for h in held]
+            else:
+                pairs = [(data.inputs[points], data.labels[points]), *_own_tests(data, self)]
+            for split, pair in zip(splits, pairs, strict=True):
+                split.append(seen_by(user, pair))
+        return Users.from_arrays(
+            *splits,
+            classes=data.classes,
+            groups=groups if self.groups > 1 else None,
+            source=data.source,
+        )
+
+
+def is_folder(dataset: str) -> bool:
+    """Whether a data set is a folder of a person's own."""
+    return dataset not in datasets.LOADERS and Path(dataset).is_dir()
+
+
+def _choose_points(available: int, scenario: Scenario, rng: np.random.Generator) -> Any:
+    wanted = scenario.points or available
+    if wanted > available:
+        warnings.warn(
+            f"{scenario.dataset} holds {available:,} of the {wanted:,} points asked for; "
+            "all of them are used.",
+            UcflWarning,
+            stacklevel=3,
+        )
+    return np.sort(rng.permutation(available)[:wanted])
+
+
+def _own_tests(data: datasets.Dataset, scenario: Scenario) -> list[Pair]:
+    """Validation and test pairs from the data set's own test images."""
+    count = scenario.test_images or 0
+    if data.test_inputs is None or data.test_labels is None:
+        raise UcflError(
+            f"{scenario.dataset} has no test images of its own; leave test_images out, and "
+            "held_out decides."
+        )
+    if 2 * count > len(data.test_labels):
+        raise UcflError(
+            f"{count} test and {count} validation images are more than the "
+            f"{len(data.test_labels)} that {scenario.dataset} has."
+        )
+    return [
+        (data.test_inputs[part], data.test_labels[part])
+        for part in (slice(count, 2 * count), slice(count))
+    ]
