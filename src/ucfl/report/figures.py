@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from ucfl.errors import UcflError
 from ucfl.report.palette import GROUPS, Style, styles
 from ucfl.runs import Curve
+from ucfl.runs.files import write_atomically
 from ucfl.runs.folder import deviation
 
 Floats = NDArray[np.float64]
@@ -259,9 +260,10 @@ def silhouettes(
 def save(figure: Figure, path: str | Path) -> Path:
     """Write PDF, SVG or PNG by the ending; the picture keeps its size to the hair."""
     file = check_suffix(Path(path))
-    undated = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}
+    undated: Any = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}
+    kind, metadata = file.suffix[1:], undated[file.suffix]
     with mpl.rc_context(_LOOK):
-        figure.savefig(file, metadata=undated[file.suffix])
+        write_atomically(file, lambda fresh: figure.savefig(fresh, format=kind, metadata=metadata))
     return file
 
 

@@ -20,16 +20,22 @@ UNFINISHED = ".unfinished"
 class NotWritten(UcflError):  # noqa: N818 (what happened)
     """A file could not be written: no space, no permission. What was there before still is."""
 
+    def __init__(self, what: str, advice: str = "") -> None:
+        advice = advice or "free some space there, or give --out another place."
+        super().__init__(f"{what}; {advice}")
+        self.what = what
+
 
 def write_atomically(file: Path, write: Callable[[Path], object], keep: Path | None = None) -> None:
     """Let ``write`` make the file beside its place, then move it there in one step.
 
     What was there before goes to ``keep``. At any moment ``file`` is either the old or the new one,
     and both are on disk when this returns: contents and folder are flushed. Otherwise
-    :class:`NotWritten`.
+    :class:`NotWritten`, and nothing of the new one is left.
     """
     fresh = file.with_name(f".{file.name}-{os.getpid()}-{secrets.token_hex(4)}{UNFINISHED}")
     try:
+        file.parent.mkdir(parents=True, exist_ok=True)
         fresh.touch(exist_ok=False)  # with the permissions that the person's umask gives
         write(fresh)
         with fresh.open("rb") as f:
@@ -40,7 +46,7 @@ def write_atomically(file: Path, write: Callable[[Path], object], keep: Path | N
         _flush(file.parent)
     except (OSError, SafetensorError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or first_line(error)
-        raise NotWritten(f"{file} cannot be written ({reason}).") from error
+        raise NotWritten(f"{file} cannot be written ({reason})") from error
     finally:
         with contextlib.suppress(OSError):
             fresh.unlink(missing_ok=True)
@@ -61,10 +67,13 @@ def _link(file: Path, keep: Path) -> None:
     beside = keep.with_name(f".{keep.name}-{os.getpid()}{UNFINISHED}")
     beside.unlink(missing_ok=True)
     try:
-        os.link(file, beside)
-    except OSError:  # a file system without hard links
-        shutil.copyfile(file, beside)
-    beside.replace(keep)
+        try:
+            os.link(file, beside)
+        except OSError:  # a file system without hard links
+            shutil.copyfile(file, beside)
+        beside.replace(keep)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def remove_unfinished(folder: Path) -> None:
@@ -72,12 +81,3 @@ def remove_unfinished(folder: Path) -> None:
     for file in folder.glob(f".*{UNFINISHED}"):
         with contextlib.suppress(OSError):
             file.unlink()
-
-
-def unreadable(file: Path, error: Exception, advice: str) -> UcflError:
-    """The error for a stored file that is not what it was, or not the person's to read."""
-    if isinstance(error, PermissionError):
-        return UcflError(
-            f"{file} cannot be read (permission denied); ask its owner, or work in another folder."
-        )
-    return UcflError(f"{file} is damaged ({first_line(error)}); {advice}")

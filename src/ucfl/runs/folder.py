@@ -23,10 +23,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from ucfl import algorithms, distributed
 from ucfl.algorithms import Algorithm
-from ucfl.errors import UcflError, first_line
+from ucfl.errors import UcflError, first_line, unreadable
 from ucfl.federation import Federation
 from ucfl.runs.checkpoint import Checkpoint
-from ucfl.runs.files import unreadable, write_atomically
+from ucfl.runs.files import write_atomically
 from ucfl.runs.schema import FORMAT, StoredRun, checked, json_digest
 from ucfl.users import Scenario, Users
 from ucfl.wireless import Traffic
@@ -148,9 +148,8 @@ class Run:
             history: pd.DataFrame = table.to_pandas()
             return history
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-            raise UcflError(
-                f"{self.folder} holds no readable history ({first_line(error)})."
-            ) from error
+            advice = "the run's own command with --resume writes it again."
+            raise unreadable(self.folder / HISTORY, error, advice) from error
 
     def per_user(self, metric: str) -> NDArray[np.float64]:
         """One metric as [rounds + 1, users]."""

@@ -21,7 +21,7 @@ from ucfl.errors import Diverged, UcflError, UcflWarning
 from ucfl.execution import Options
 from ucfl.federation import Federation, LocalTraining, create
 from ucfl.runs.checkpoint import Checkpoint, before
-from ucfl.runs.claim import claim, common_point, replaced
+from ucfl.runs.claim import bring_back, claim, common_point, replaced
 from ucfl.runs.files import NotWritten
 from ucfl.runs.folder import (
     CHECKPOINT,
@@ -225,7 +225,11 @@ def train(
             on_round if first else None,
             on_note if first else None,
         )
-        loop(point)
+        try:
+            loop(point)
+        finally:
+            if first:
+                bring_back(folder)  # what the new run would have replaced, had it stored anything
     return Run(folder, scenario, algorithm, fed.seed)
 
 
@@ -351,28 +355,35 @@ class Loop:
             self._keep(point)
         except NotWritten as error:
             warnings.warn(
-                f"{str(error).rstrip('.')}; training goes on, and the checkpoint is tried again: "
-                f"until then, rounds up to {point.round} would be lost by a stop.",
+                f"{error.what}; training goes on, and the checkpoint is tried again: until then, "
+                f"rounds up to {point.round} would be lost by a stop.",
                 UcflWarning,
                 stacklevel=2,
             )
 
     def _keep_anywhere(self, point: Checkpoint) -> None:
         """The last checkpoint of this process: where its folder cannot take it, another may."""
+        file = _checkpoint_file(self.folder)
         try:
             self._keep(point)
         except NotWritten as error:
-            file = _checkpoint_file(self.folder)
-            aside = Path(tempfile.gettempdir()) / f"{self.folder.name}-round{point.round}"
-            try:
-                aside.mkdir(exist_ok=True)
-                point.save(aside / file.name)
-            except (OSError, NotWritten):
-                raise error from None
+            place = file
+            if not _holds(file, point.round):
+                try:
+                    aside = tempfile.mkdtemp(prefix=f"{self.folder.name}-round{point.round}-")
+                    place = Path(aside) / file.name
+                    point.save(place)
+                except (OSError, NotWritten):
+                    raise NotWritten(
+                        error.what,
+                        f"no other folder could take its {point.round} rounds either: free some "
+                        "space, and --resume goes on from what was stored before.",
+                    ) from error
+            moved = "" if place == file else f"move that file to {file}, "
             raise NotWritten(
-                f"{str(error).rstrip('.')}; the run's {point.round} rounds are in "
-                f"{aside / file.name}: free some space, move that file to {file}, and go on with "
-                "--resume."
+                error.what,
+                f"the run's {point.round} rounds are in {place}: free some space, {moved}and go on "
+                "with --resume.",
             ) from error
 
     def _tell(self, point: Checkpoint) -> None:
@@ -398,6 +409,14 @@ def _my_users(users: Users) -> Users:
             f"{len(users)} users cannot be shared out to {ranks} processes: start fewer."
         )
     return users.select(list(distributed.share(len(users))))
+
+
+def _holds(file: Path, t: int) -> bool:
+    """Whether a checkpoint is that of round t."""
+    try:
+        return Checkpoint.read(file, torch.device("cpu")).round == t
+    except UcflError:
+        return False
 
 
 def _checkpoint_file(folder: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import tomllib
 import warnings
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ucfl.errors import UcflError, UcflWarning, check_name, unknown
+from ucfl.errors import UcflError, UcflWarning, check_name, first_line, unknown
 from ucfl.users import datasets, partition, shifts
 from ucfl.users.population import Pair, Users
 
@@ -139,7 +140,10 @@ class Scenario(BaseModel):
 
 
 def _is_folder(dataset: str) -> bool:
-    return dataset not in datasets.LOADERS and Path(dataset).is_dir()
+    try:
+        return dataset not in datasets.LOADERS and Path(dataset).is_dir()
+    except OSError:  # too long for a name
+        return False
 
 
 def _choose_points(available: int, scenario: Scenario, rng: np.random.Generator) -> Any:
@@ -252,15 +256,24 @@ def find(name: str) -> Scenario:
     raise unknown("scenario", name, SCENARIOS, "A .toml file or a folder of .npz files works too.")
 
 
-def _read(file: Path) -> Scenario:
+def _read(file: Path, above: tuple[Path, ...] = ()) -> Scenario:
+    """The scenario of a TOML file; ``above`` are the files that start from it."""
     try:
-        fields = tomllib.loads(file.read_text())
+        fields = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UcflError(f"{file} cannot be read ({error.strerror}).") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UcflError(f"{file} is not TOML: {error}.") from error
-    base = find(str(fields.pop("base"))) if "base" in fields else Scenario()
-    return base.change({"name": file.stem, **fields})
+    except (ValueError, RecursionError) as error:
+        raise UcflError(f"{file} is not TOML: {first_line(error)}.") from error
+    base = str(fields.pop("base", ""))
+    if not base:
+        start = Scenario()
+    elif not base.endswith(".toml"):
+        start = find(base)
+    elif Path(base) in (file, *above):
+        raise UcflError(f"{file} starts from itself; name another base.")
+    else:
+        start = _read(Path(base), (file, *above))
+    return start.change({"name": file.stem, **fields})
 
 
 def _checked(fields: Mapping[str, Any], name: str) -> Scenario:
@@ -270,7 +283,7 @@ def _checked(fields: Mapping[str, Any], name: str) -> Scenario:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         message = first["msg"].removeprefix("Value error, ")
-        given = f" (got {first['input']!r})" if where else ""
+        given = f" (got {reprlib.repr(first['input'])})" if where else ""
         raise UcflError(
             f"scenario {name!r}: {where + ': ' if where else ''}{message}{given}."
         ) from error
