@@ -1,5 +1,6 @@
 """Damage, by a seeded generator: bits, cuts, blocks, values; and headers that claim too much."""
 
+import copy
 import json
 import random
 
@@ -100,13 +101,13 @@ def _in_tree(tree, rng):
         key = rng.choice(list(node)) if isinstance(node, dict) else rng.randrange(len(node))
         kind, before = rng.random(), node[key]
         if kind < 0.45:
-            node[key] = rng.choice(HOSTILE)
+            node[key] = copy.deepcopy(rng.choice(HOSTILE))
         elif kind < 0.6:
             del node[key]
             break
         elif kind < 0.65:
             node[key] = [before]
         elif kind < 0.7 and isinstance(node, dict):
-            node["a key of a later version"] = before
+            node["a key of a later version"] = copy.deepcopy(before)
         nodes.append(before)
     return tree

@@ -6,6 +6,7 @@ or PNG by the file's ending, with fonts embedded, and the same bytes for the sam
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -261,9 +262,10 @@ def save(figure: Figure, path: str | Path) -> Path:
     """Write PDF, SVG or PNG by the ending; the picture keeps its size to the hair."""
     file = check_suffix(Path(path))
     undated: Any = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}
-    kind, metadata = file.suffix[1:], undated[file.suffix]
+    picture = io.BytesIO()  # on a full disk, matplotlib's own errors say nothing
     with mpl.rc_context(_LOOK):
-        write_atomically(file, lambda fresh: figure.savefig(fresh, format=kind, metadata=metadata))
+        figure.savefig(picture, format=file.suffix[1:], metadata=undated[file.suffix])
+    write_atomically(file, lambda path: path.write_bytes(picture.getvalue()))
     return file
 
 

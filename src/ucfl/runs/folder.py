@@ -354,7 +354,9 @@ def write_history(folder: Path, checkpoint: Checkpoint) -> None:
         tables.append(pa.table(columns))
     table = pa.concat_tables(tables)
     table = table.replace_schema_metadata({"sha256": _digest(table)})
-    write_atomically(folder / HISTORY, lambda path: pq.write_table(table, path))
+    contents = pa.BufferOutputStream()
+    pq.write_table(table, contents)
+    write_atomically(folder / HISTORY, lambda path: path.write_bytes(contents.getvalue()))
 
 
 def _digest(table: pa.Table) -> bytes:

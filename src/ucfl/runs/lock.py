@@ -44,7 +44,7 @@ def _locked(file: Path, folder: Path) -> int:
     while True:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+            handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)  # as the umask says
         except OSError as error:
             raise UcflError(
                 f"{folder} cannot be written ({error.strerror}); give --out another folder."
