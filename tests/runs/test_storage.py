@@ -3,8 +3,11 @@
 import json
 import random
 import warnings
+from dataclasses import replace
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -14,7 +17,7 @@ from ucfl.algorithms.fedavg import FedAvg
 from ucfl.errors import UcflError, UcflWarning
 from ucfl.runs import Run, Stopped
 from ucfl.runs.checkpoint import Checkpoint, before
-from ucfl.runs.folder import CHECKPOINT
+from ucfl.runs.folder import CHECKPOINT, HISTORY
 
 CPU = torch.device("cpu")
 
@@ -86,3 +89,31 @@ def test_a_checkpoint_of_version_one_has_no_checksum_and_is_read(tmp_path, monke
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert torch.equal(Checkpoint.load(tmp_path / "c", CPU).state["theta"], torch.ones(2, 3))
+
+
+def test_a_history_of_version_one_that_lacks_rows_is_refused(tmp_path):
+    run = quick(tmp_path / "r")
+    table = pq.read_table(run.folder / HISTORY).replace_schema_metadata(None)
+    pq.write_table(table, run.folder / HISTORY)
+    assert len(Run.open(run.folder).history) == len(table)
+    for damaged in (table.slice(1), pa.concat_tables([table, table]), table.slice(0, 0)):
+        pq.write_table(damaged, run.folder / HISTORY)
+        with pytest.raises(UcflError, match="not one row for each round and user"):
+            _ = Run.open(run.folder).history
+    quick(tmp_path / "r", resume=True)  # as the sentence says
+    assert len(Run.open(run.folder).history) == len(table)
+
+
+@pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")  # these users are alike
+def test_a_state_that_lacks_what_its_algorithm_keeps_there_is_refused(tmp_path):
+    run = quick(tmp_path / "r", "user-centric")
+    assert run.collaboration.weights.shape == (3, 3)
+    point = run.checkpoint
+    state = {name: value for name, value in point.state.items() if name != "silhouettes"}
+    replace(point, state=state).save(run.folder / CHECKPOINT)
+    with pytest.raises(UcflError, match=r"is damaged .*silhouettes"):
+        _ = Run.open(run.folder).collaboration
+    state = point.state | {"weights": torch.ones(2, 2)}
+    replace(point, state=state).save(run.folder / CHECKPOINT)
+    with pytest.raises(UcflError, match="its weights do not fit its users"):
+        _ = Run.open(run.folder).collaboration

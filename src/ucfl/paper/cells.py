@@ -98,8 +98,8 @@ class Result:
             for name, values in history.items()
             for who, over in (("mean", mean), ("worst", worst))
         }
-        found = run.algorithm.collaboration(point.state)
-        labels, groups = run.algorithm.audience(point.state), about["users"]["groups"]
+        found = run.collaboration
+        labels, groups = run.audience, about["users"]["groups"]
         return cls(
             cell,
             {
@@ -120,7 +120,7 @@ class Result:
             100 * history["test_accuracy"][chosen],
             None if found is None else _array(found.weights),
             None if found is None else _array(found.silhouettes),
-            None if labels is None else labels.numpy(),
+            labels,
             None if groups is None else np.asarray(groups),
         )
 

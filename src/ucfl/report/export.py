@@ -14,7 +14,8 @@ from typing import Any
 from ucfl.errors import UcflError, first_line
 from ucfl.runs import Run
 from ucfl.runs.files import NotWritten
-from ucfl.runs.folder import METRICS, mean, worst
+from ucfl.runs.folder import mean, worst
+from ucfl.runs.history import METRICS
 
 #: MLflow's servers take no more in one request.
 METRICS_AT_ONCE = 1000

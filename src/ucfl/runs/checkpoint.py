@@ -19,6 +19,9 @@ from ucfl.errors import UcflError, UcflWarning, unreadable
 from ucfl.runs.files import write_atomically
 from ucfl.runs.schema import FORMAT, StoredPoint, parts_digest, validated
 
+#: What helps where a run's file is damaged.
+AGAIN = "start the run again with --fresh."
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -97,7 +100,7 @@ class Checkpoint:
             point.check()
             return point
         except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise unreadable(file, error, "start the run again with --fresh.") from error
+            raise unreadable(file, error, AGAIN) from error
 
     def check(self) -> None:
         """Raise ValueError unless the parts fit together."""

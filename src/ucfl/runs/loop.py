@@ -25,15 +25,15 @@ from ucfl.runs.claim import bring_back, claim, common_point, replaced
 from ucfl.runs.files import NotWritten
 from ucfl.runs.folder import (
     CHECKPOINT,
-    METRICS,
+    HISTORY,
     Configuration,
     Run,
     dropped_in_words,
     mean,
     worst,
     write_configuration,
-    write_history,
 )
+from ucfl.runs.history import METRICS, write_history
 from ucfl.runs.lock import held
 from ucfl.users import Scenario, Users
 
@@ -346,7 +346,7 @@ class Loop:
         """Checkpoint first: the history can be made from it again."""
         point.save(_checkpoint_file(self.folder))
         if distributed.is_first():
-            write_history(self.folder, point)
+            write_history(self.folder / HISTORY, point)
             shutil.rmtree(replaced(self.folder), ignore_errors=True)  # the new run has something
 
     def _keep_or_go_on(self, point: Checkpoint) -> None:
