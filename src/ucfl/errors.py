@@ -31,6 +31,7 @@ class Diverged(UcflError):  # noqa: N818 (the literature's word)
 
 def unknown(kind: str, name: str, known: Collection[str], hint: str = "") -> UcflError:
     """The error for a name that nothing bears: it says the nearest one, or all there are."""
+    name = name if len(name) <= 80 else f"{name[:80]}…"
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     advice = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(sorted(known))}."
     return UcflError(f"unknown {kind} {name!r}; {advice}{' ' + hint if hint else ''}")
