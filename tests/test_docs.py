@@ -38,7 +38,14 @@ def test_every_algorithm_has_a_page():
     assert pages == set(REGISTRY)
     for name in REGISTRY:
         text = (ROOT / "docs" / "algorithms" / f"{name}.md").read_text()
-        for part in ("Idea", "Equation", "Cost of a round", "When to use it", "Absent users", "Reference"):
+        for part in (
+            "Idea",
+            "Equation",
+            "Cost of a round",
+            "When to use it",
+            "Absent users",
+            "Reference",
+        ):
             assert f"**{part}.**" in text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 
 class UcflError(Exception):
@@ -30,6 +31,7 @@ class Diverged(UcflError):  # noqa: N818 (the literature's word)
 
 def unknown(kind: str, name: str, known: Collection[str], hint: str = "") -> UcflError:
     """The error for a name that nothing bears: it says the nearest one, or all there are."""
+    name = name if len(name) <= 80 else f"{name[:80]}…"
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     advice = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(sorted(known))}."
     return UcflError(f"unknown {kind} {name!r}; {advice}{' ' + hint if hint else ''}")
@@ -42,6 +44,17 @@ def check_name(kind: str, name: str, known: Collection[str], hint: str = "") -> 
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, for a sentence in brackets."""
+    """The first line of an error's text, for brackets; it may quote a damaged file."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].rstrip(".")
+    return "".join(sign if sign.isprintable() else "?" for sign in lines[0][:200]).rstrip(".")
+
+
+def unreadable(file: Path, error: Exception, advice: str) -> UcflError:
+    """The error for a file that is not what it must be, or not the person's to read."""
+    if isinstance(error, PermissionError):
+        return UcflError(
+            f"{file} cannot be read (permission denied); ask its owner, or work in another folder."
+        )
+    if isinstance(error, OSError) and error.strerror:
+        return UcflError(f"{file} cannot be read ({error.strerror}); {advice}")
+    return UcflError(f"{file} is damaged ({first_line(error)}); {advice}")

@@ -5,7 +5,7 @@ import numpy as np
 from ucfl.paper import Cell, Result
 
 
-def result(entry, seed=0, *, mean=50.0, worst=40.0, rounds=None, streams=1.0, **arrays):
+def result(entry, seed=0, *, mean=50.0, worst=40.0, rounds=None, streams=1.0, users=4, **arrays):
     """A finished cell whose accuracies rise from 0 to ``mean`` and ``worst``."""
     length = (rounds or entry.scenario.rounds) + 1
     rise = np.linspace(0, 1, length)
@@ -19,7 +19,7 @@ def result(entry, seed=0, *, mean=50.0, worst=40.0, rounds=None, streams=1.0, **
         "best_round": length - 1,
         "seconds": 12.0,
         "start_traffic": {"down": 0, "up": 0, "work": 0},
-        "users": 4,
+        "users": users,
         "model_bytes": 100,
         "data": "made up",
         "device": "cpu",
@@ -27,5 +27,11 @@ def result(entry, seed=0, *, mean=50.0, worst=40.0, rounds=None, streams=1.0, **
     }
     traffic = np.tile([streams, 1.0, 1.0], (length - 1, 1))
     return Result(
-        Cell(entry, seed), about, curves, traffic, np.full(4, mean), np.full(4, mean), **arrays
+        Cell(entry, seed),
+        about,
+        curves,
+        traffic,
+        np.full(users, mean),
+        np.full(users, mean),
+        **arrays,
     )

@@ -1,7 +1,9 @@
 """Cells on disk: small, whole or refused, and never mistaken for one another."""
 
 import csv
+import json
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ def full(seed=0):
     return result(
         ENTRY,
         seed,
+        users=100,
         weights=weights / weights.sum(1, keepdims=True),
         silhouettes=np.linspace(0, 1, 100),
         labels=np.arange(100),
@@ -91,6 +94,19 @@ def test_a_damaged_cell_is_said_to_be_and_is_to_do(tmp_path):
         assert found.to_do == [cell]
         assert len(said) == 1
         assert said[0].endswith("it is run again.")
+
+
+def test_the_stored_cells_of_version_one_are_read_and_new_ones_have_a_checksum(tmp_path):
+    stored = sorted((Path(__file__).parents[2] / "docs" / "results" / "cells").glob("*.npz"))
+    assert len(stored) > 300
+    for file in stored[::10]:
+        with np.load(file) as arrays:
+            assert "format" not in json.loads(str(arrays["about"]))  # those are of format 1
+    assert len(Store(Path(__file__).parents[2] / "docs" / "results").every()) == len(stored)
+    Store(tmp_path).save(full())
+    with np.load(Store(tmp_path).file(full().cell)) as arrays:
+        assert json.loads(str(arrays["about"]))["format"] == 2
+        assert len(str(arrays["sha256"])) == 64
 
 
 def test_a_cell_made_with_other_defaults_is_refused(tmp_path):

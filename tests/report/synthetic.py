@@ -11,7 +11,8 @@ from conftest import make_federation, make_users
 from ucfl import algorithms
 from ucfl.collaboration import fixed_streams, stream_choices
 from ucfl.runs.checkpoint import Checkpoint
-from ucfl.runs.folder import CHECKPOINT, Configuration, write_configuration, write_history
+from ucfl.runs.folder import CHECKPOINT, HISTORY, Configuration, write_configuration
+from ucfl.runs.history import write_history
 from ucfl.users import Scenario
 from ucfl.wireless import Traffic
 
@@ -50,7 +51,7 @@ def write_runs(folder, methods=METHODS, seeds=5, rounds=300, users=100, classes=
                 torch.tensor([[streams, 1.0, 1.0]], dtype=torch.float64).repeat(rounds, 1),
             )
             point.save(home / CHECKPOINT)
-            write_history(home, point)
+            write_history(home / HISTORY, point)
 
 
 def collaboration(rng, groups, seed):

@@ -166,7 +166,7 @@ def test_damaged_files_are_one_sentence(tmp_path):
     with pytest.raises(UcflError, match=rf"{CONFIGURATION} is damaged"):
         quick(tmp_path / "r", resume=True)
     (run.folder / HISTORY).write_bytes(b"no")
-    with pytest.raises(UcflError, match="no readable history"):
+    with pytest.raises(UcflError, match="is damaged"):
         _ = Run(run.folder, QUICK, run.algorithm, 0).history
 
 

@@ -125,7 +125,7 @@ def test_broken_folders_are_one_sentence(tmp_path):
         Users.from_folder(tmp_path)
     whole = (tmp_path / "a.npz").read_bytes()
     (tmp_path / "b.npz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UcflError, match=r"b\.npz cannot be read"):
+    with pytest.raises(UcflError, match=r"b\.npz is damaged"):
         Users.from_folder(tmp_path)
     write(tmp_path, "b", z=x)
     (tmp_path / "a.npz").unlink()

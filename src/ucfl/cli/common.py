@@ -93,7 +93,7 @@ def _value(text: str) -> Any:
     """A value as in a TOML file; a bare word is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

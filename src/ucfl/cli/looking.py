@@ -10,6 +10,7 @@ import typer
 from ucfl import display, report
 from ucfl.cli.common import Json, RunFolders, app, print_json, say
 from ucfl.errors import check_name
+from ucfl.runs.files import write_atomically
 from ucfl.runs.timing import unequal_rounds
 
 
@@ -31,7 +32,8 @@ def report_command(
         display.show_story(story)
     else:
         file = out if out is not None else folders[0] / "report.html"
-        file.write_text(report.page(story), encoding="utf-8")
+        page = report.page(story)
+        write_atomically(file, lambda path: path.write_text(page, encoding="utf-8"))
         display.answers.print(f"The report is in {file}", soft_wrap=True, markup=False)
         if open_:
             typer.launch(str(file))

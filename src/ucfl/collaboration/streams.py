@@ -30,6 +30,9 @@ LARGE = 2000
 #: Those dimensions, and that sample.
 DIMENSIONS, SAMPLE = 200, 2000
 
+#: Squares of weights up to here can be added up.
+LARGEST_WEIGHT = 1e150
+
 #: c(k, s): the utility of k streams whose clustering has silhouette s (Algorithm 2).
 Tradeoff = Callable[[int, float], float]
 
@@ -302,4 +305,6 @@ def _rows(weights: NDArray[Any] | Tensor) -> Floats:
         raise UcflError(f"W must be a square matrix of weights, not of shape {rows.shape}.")
     if not np.isfinite(rows).all() or (rows < 0).any():
         raise UcflError("W must hold finite weights that are not negative.")
+    if len(rows) * rows.max() > LARGEST_WEIGHT:
+        raise UcflError("W must hold shares of users' models; its largest weight overflows.")
     return rows

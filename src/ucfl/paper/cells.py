@@ -7,9 +7,7 @@ import hashlib
 import io
 import json
 import re
-import zipfile
-import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,15 +17,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ucfl import algorithms
-from ucfl.errors import UcflError
+from ucfl.arrays import read_npz
+from ucfl.errors import UcflError, unreadable
 from ucfl.federation import default_initialisation
 from ucfl.runs import Run
 from ucfl.runs.files import write_atomically
 from ucfl.runs.folder import explicit, mean, worst
+from ucfl.runs.schema import FORMAT, StoredCell, parts_digest, validated
 from ucfl.users import Scenario
 from ucfl.wireless import Traffic
 
 Floats = NDArray[np.float64]
+
+#: Of every cell.
+CURVES = ("test_mean", "test_worst", "validation_mean", "validation_worst")
 
 
 @dataclass(frozen=True)
@@ -98,8 +101,8 @@ class Result:
             for name, values in history.items()
             for who, over in (("mean", mean), ("worst", worst))
         }
-        found = run.algorithm.collaboration(point.state)
-        labels, groups = run.algorithm.audience(point.state), about["users"]["groups"]
+        found = run.collaboration
+        labels, groups = run.audience, about["users"]["groups"]
         return cls(
             cell,
             {
@@ -120,9 +123,24 @@ class Result:
             100 * history["test_accuracy"][chosen],
             None if found is None else _array(found.weights),
             None if found is None else _array(found.silhouettes),
-            None if labels is None else labels.numpy(),
+            labels,
             None if groups is None else np.asarray(groups),
         )
+
+    def check(self) -> None:
+        """Raise ValueError unless the parts fit together."""
+        users, rounds = self.about["users"], len(self.traffic)
+        shapes = {"traffic": (rounds, 3), "final": (users,), "best": (users,)}
+        optional = {"weights": (users, users), "labels": (users,), "groups": (users,)}
+        shapes |= {
+            name: shape for name, shape in optional.items() if getattr(self, name) is not None
+        }
+        wrong = [name for name, shape in shapes.items() if getattr(self, name).shape != shape]
+        wrong += [name for name in CURVES if self.curves[name].shape != (rounds + 1,)]
+        if self.silhouettes is not None and not 1 <= self.silhouettes.size <= users:
+            wrong.append("silhouettes")
+        if wrong or rounds < 1 or self.about["best_round"] > rounds:
+            raise ValueError(f"its parts do not fit each other: {', '.join(wrong) or 'rounds'}")
 
     @property
     def rounds(self) -> int:
@@ -203,19 +221,18 @@ class Store:
         arrays: dict[str, Any] = {name: v.astype(np.float32) for name, v in floats.items()}
         arrays |= {name: values for name, values in numbers.items() if values is not None}
         about = {
+            "format": FORMAT,
             "scenario": explicit(cell.entry.scenario).model_dump(mode="json"),
             "algorithm": cell.entry.algorithm,
             "seed": cell.seed,
             **result.about,
         }
         file = self.file(cell)
-        file.parent.mkdir(parents=True, exist_ok=True)
-
-        def write(path: Path) -> None:
-            with path.open("wb") as f:
-                np.savez_compressed(f, about=np.array(json.dumps(about)), **arrays)
-
-        write_atomically(file, write)
+        text, contents = json.dumps(about), io.BytesIO()
+        np.savez_compressed(
+            contents, about=np.array(text), sha256=np.array(_digest(text, arrays)), **arrays
+        )
+        write_atomically(file, lambda path: path.write_bytes(contents.getvalue()))
 
     def load(self, cell: Cell) -> Result | None:
         """A finished cell, or None."""
@@ -246,16 +263,18 @@ class Store:
     def write_csv(self) -> Path:
         """Write ``cells.csv``."""
         file, text = self.folder / "cells.csv", self.csv()
-        self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(file, lambda path: path.write_text(text))
         return file
 
 
 def _read(file: Path) -> Result:
+    arrays = read_npz(file, "remove it.")
     try:
-        with np.load(file, allow_pickle=False) as stored:
-            about: dict[str, Any] = json.loads(str(stored["about"]))
-            arrays = {name: stored[name] for name in stored.files if name != "about"}
+        text, signed = str(arrays.pop("about")), arrays.pop("sha256", None)
+        about = validated(StoredCell, json.loads(text))
+        old = about.pop("format", 1) == 1 and signed is None  # version 0.1 stored no checksum
+        if not old and str(signed) != _digest(text, arrays):
+            raise ValueError("its checksum does not fit its contents")
         fields = about.pop("scenario")
         if "last_batch" not in fields:  # version 0.1 kept it; the cells' names do not say so
             about["last_batch"] = "keep"
@@ -265,7 +284,8 @@ def _read(file: Path) -> Result:
             for name, values in arrays.items()
             if values.dtype == np.float32
         }
-        return Result(
+        numbers = {name: values for name, values in arrays.items() if values.dtype == np.int64}
+        result = Result(
             Cell(entry, about.pop("seed")),
             about,
             {name[6:]: values for name, values in floats.items() if name.startswith("curve_")},
@@ -274,11 +294,24 @@ def _read(file: Path) -> Result:
             floats["best"],
             floats.get("weights"),
             floats.get("silhouettes"),
-            arrays.get("labels"),
-            arrays.get("groups"),
+            numbers.get("labels"),
+            numbers.get("groups"),
         )
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise UcflError(f"the cell {file} is damaged ({error}); remove it.") from error
+        result.check()
+        return result
+    except (KeyError, TypeError, ValueError, RecursionError, UcflError) as error:
+        raise unreadable(file, error, "remove it.") from error
+
+
+def _digest(about: str, arrays: Mapping[str, NDArray[Any]]) -> str:
+    """SHA-256 of all that a cell holds."""
+    return parts_digest(
+        about,
+        (
+            (f"{name} {arrays[name].dtype} {arrays[name].shape}", arrays[name].tobytes())
+            for name in sorted(arrays)
+        ),
+    )
 
 
 def _array(value: object) -> Floats | None:

@@ -124,7 +124,6 @@ FIGURES: dict[str, Callable[[Form, Measured], Panels]] = {
 
 def draw(item: str, form: Form, measured: Measured, folder: Path) -> list[Path]:
     """Write every panel of a figure as PDF and SVG."""
-    folder.mkdir(parents=True, exist_ok=True)
     return [
         figures.save(figure, folder / f"{item}-{panel}{suffix}")
         for panel, figure in FIGURES[item](form, measured).items()

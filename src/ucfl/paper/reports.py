@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from ucfl.paper.cells import Cell, Entry, Result, Store
@@ -11,6 +12,7 @@ from ucfl.paper.items import Form, Item, longest
 from ucfl.report import Account, Origin, Population, compose, page
 from ucfl.report.answer import Story
 from ucfl.report.collaboration import measured
+from ucfl.runs.files import write_atomically
 from ucfl.users import Scenario
 from ucfl.users.population import numbered_names
 
@@ -30,7 +32,8 @@ def write_reports(
         found = [result for result in stored if _is_of(result, scenario)]
         file = store.folder / f"report-{scenario.name}.html"
         if found:
-            file.write_text(page(story(name, form, found)), encoding="utf-8")
+            text = page(story(name, form, found))
+            write_atomically(file, partial(Path.write_text, data=text, encoding="utf-8"))
         files[scenario.name] = file if found else None
     return files
 

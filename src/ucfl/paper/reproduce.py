@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 from ucfl import algorithms
-from ucfl.errors import UcflError
+from ucfl.errors import Diverged, UcflError
 from ucfl.federation import Federation
 from ucfl.paper.cells import Cell, Entry, Result, Store
 from ucfl.paper.items import work
 from ucfl.runs import Progress, Run, Stopped, federation
+from ucfl.runs.files import NotWritten
 from ucfl.runs.folder import CHECKPOINT, device_name
 from ucfl.runs.lock import Busy
 from ucfl.runs.loop import Engine, OnNote, OnRound, find_device, train
@@ -189,7 +190,7 @@ def _trained(
 
     try:
         return attempt(fresh=False)
-    except Busy:
+    except (Busy, Diverged, NotWritten):
         raise
     except UcflError as error:
         if not (folder / CHECKPOINT).exists():

@@ -39,7 +39,7 @@ class Panel:
 
 def collaboration(run: Run) -> Panel | None:
     """What the run's collaboration round found; None for methods without one."""
-    found = run.algorithm.collaboration(run.checkpoint.state)
+    found = run.collaboration
     if found is None:
         return None
     return measured(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ucfl.errors import UcflError
+from ucfl.errors import UcflError, first_line
 from ucfl.runs import Run
-from ucfl.runs.folder import METRICS, mean, worst
+from ucfl.runs.files import NotWritten
+from ucfl.runs.folder import mean, worst
+from ucfl.runs.history import METRICS
 
 #: MLflow's servers take no more in one request.
 METRICS_AT_ONCE = 1000
@@ -20,11 +24,25 @@ METRICS_AT_ONCE = 1000
 def to_tensorboard(runs: dict[str, list[Run]], target: str = "tensorboard") -> str:
     """One log folder for each run under ``target``; see it with ``tensorboard --logdir``."""
     board = _extra("torch.utils.tensorboard", "tensorboard")
-    for run in _every(runs):
-        with board.SummaryWriter(str(Path(target) / run.folder.name)) as writer:
-            writer.add_text("configuration", f"{run.algorithm.label}, seed {run.seed}")
-            for t, name, value in _scalars(run):
-                writer.add_scalar(name, value, t)
+    home = Path(target)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=home, prefix=".unfinished-") as scratch:
+            for run in _every(runs):
+                with board.SummaryWriter(str(Path(scratch) / run.folder.name)) as writer:
+                    writer.add_text("configuration", f"{run.algorithm.label}, seed {run.seed}")
+                    for t, name, value in _scalars(run):
+                        writer.add_scalar(name, value, t)
+            for folder in Path(scratch).iterdir():  # all of them are whole
+                (home / folder.name).mkdir(exist_ok=True)
+                for file in folder.iterdir():
+                    file.replace(home / folder.name / file.name)
+    except OSError as error:
+        reason = error.strerror or first_line(error)
+        raise NotWritten(
+            f"{target} cannot take the histories ({reason})",
+            "free some space there, or give --to another place.",
+        ) from error
     return target
 
 
@@ -48,6 +66,15 @@ def _log(run: Run, client: Any, entities: Any) -> None:
     known = client.get_experiment_by_name(run.scenario.name)
     experiment = known.experiment_id if known else client.create_experiment(run.scenario.name)
     made = client.create_run(experiment, run_name=run.folder.name).info.run_id
+    try:
+        _log_into(made, run, client, entities)
+    except BaseException:
+        with contextlib.suppress(Exception):
+            client.delete_run(made)  # rather none than half of one
+        raise
+
+
+def _log_into(made: str, run: Run, client: Any, entities: Any) -> None:
     about = {"algorithm": run.algorithm.label, "seed": run.seed, "folder": str(run.folder)}
     fields = run.scenario.model_dump(mode="json") | about
     client.log_batch(made, params=[entities.Param(k, str(v)) for k, v in fields.items()])

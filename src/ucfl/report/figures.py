@@ -6,6 +6,7 @@ or PNG by the file's ending, with fonts embedded, and the same bytes for the sam
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from ucfl.errors import UcflError
 from ucfl.report.palette import GROUPS, Style, styles
 from ucfl.runs import Curve
+from ucfl.runs.files import write_atomically
 from ucfl.runs.folder import deviation
 
 Floats = NDArray[np.float64]
@@ -259,9 +261,11 @@ def silhouettes(
 def save(figure: Figure, path: str | Path) -> Path:
     """Write PDF, SVG or PNG by the ending; the picture keeps its size to the hair."""
     file = check_suffix(Path(path))
-    undated = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}
+    undated: Any = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}
+    picture = io.BytesIO()  # on a full disk, matplotlib's own errors say nothing
     with mpl.rc_context(_LOOK):
-        figure.savefig(file, metadata=undated[file.suffix])
+        figure.savefig(picture, format=file.suffix[1:], metadata=undated[file.suffix])
+    write_atomically(file, lambda path: path.write_bytes(picture.getvalue()))
     return file
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 from collections.abc import Mapping
@@ -16,9 +15,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ucfl.algorithms import State
-from ucfl.errors import UcflError, UcflWarning
-from ucfl.runs.files import unreadable, write_atomically
-from ucfl.runs.schema import FORMAT, StoredPoint, validated
+from ucfl.errors import UcflError, UcflWarning, unreadable
+from ucfl.runs.files import write_atomically
+from ucfl.runs.schema import FORMAT, StoredPoint, parts_digest, validated
+
+#: What helps where a run's file is damaged.
+AGAIN = "start the run again with --fresh."
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Checkpoint:
             point.check()
             return point
         except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise unreadable(file, error, "start the run again with --fresh.") from error
+            raise unreadable(file, error, AGAIN) from error
 
     def check(self) -> None:
         """Raise ValueError unless the parts fit together."""
@@ -129,10 +131,14 @@ def before(file: Path) -> Path:
 
 
 def _digest(about: str, tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of all that a checkpoint holds, names, types and shapes included."""
-    digest = hashlib.sha256(about.encode())
-    for name in sorted(tensors):
-        tensor = tensors[name].contiguous()
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    """SHA-256 of all that a checkpoint holds."""
+    return parts_digest(
+        about,
+        (
+            (
+                f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}",
+                tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data,
+            )
+            for name in sorted(tensors)
+        ),
+    )

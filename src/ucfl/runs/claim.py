@@ -31,7 +31,7 @@ def claim(
 
     The folder is locked by this process.
     """
-    _bring_back(folder)
+    bring_back(folder)
     if folder.exists() and not folder.is_dir():
         raise UcflError(f"{folder} is a file; give --out a folder.")
     if folder.exists():
@@ -75,7 +75,7 @@ def replaced(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.replaced")
 
 
-def _bring_back(folder: Path) -> None:
+def bring_back(folder: Path) -> None:
     """The run that a process replaced which ended before it had stored anything."""
     if replaced(folder).exists() and not (folder / CHECKPOINT).exists():
         shutil.rmtree(folder, ignore_errors=True)

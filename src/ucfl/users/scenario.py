@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import reprlib
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -156,7 +157,7 @@ class Scenario(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
-            given = f" (got {first['input']!r})" if where else ""
+            given = f" (got {reprlib.repr(first['input'])})" if where else ""
             name = fields.get("name", "custom") if isinstance(fields, Mapping) else "custom"
             raise UcflError(
                 f"scenario {name!r}: {where + ': ' if where else ''}{reason(error)}{given}."
@@ -301,7 +302,10 @@ class Scenario(BaseModel):
 
 def is_folder(dataset: str) -> bool:
     """Whether a data set is a folder of a person's own."""
-    return dataset not in datasets.LOADERS and Path(dataset).is_dir()
+    try:
+        return dataset not in datasets.LOADERS and Path(dataset).is_dir()
+    except OSError:  # too long for a name
+        return False
 
 
 def _choose_points(available: int, scenario: Scenario, rng: np.random.Generator) -> Any:

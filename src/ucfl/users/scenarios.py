@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from ucfl.errors import UcflError, unknown
+from ucfl.errors import UcflError, first_line, unknown
 from ucfl.users.scenario import Scenario, is_folder
 
 SCENARIOS: dict[str, Scenario] = {
@@ -87,12 +87,21 @@ def find(name: str) -> Scenario:
     raise unknown("scenario", name, SCENARIOS, "A .toml file or a folder of .npz files works too.")
 
 
-def _read(file: Path) -> Scenario:
+def _read(file: Path, above: tuple[Path, ...] = ()) -> Scenario:
+    """The scenario of a TOML file; ``above`` are the files that start from it."""
     try:
-        fields = tomllib.loads(file.read_text())
+        fields = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UcflError(f"{file} cannot be read ({error.strerror}).") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UcflError(f"{file} is not TOML: {error}.") from error
-    base = find(str(fields.pop("base"))) if "base" in fields else Scenario()
-    return base.change({"name": file.stem, **fields})
+    except (ValueError, RecursionError) as error:
+        raise UcflError(f"{file} is not TOML: {first_line(error)}.") from error
+    base = str(fields.pop("base", ""))
+    if not base:
+        start = Scenario()
+    elif not base.endswith(".toml"):
+        start = find(base)
+    elif Path(base) in (file, *above):
+        raise UcflError(f"{file} starts from itself; name another base.")
+    else:
+        start = _read(Path(base), (file, *above))
+    return start.change({"name": file.stem, **fields})
