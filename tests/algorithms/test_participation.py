@@ -234,3 +234,14 @@ def test_a_trace_that_is_none_is_told_with_its_line(text, tmp_path):
 def test_a_function_of_a_person_must_name_users_that_are_there(tmp_path):
     with pytest.raises(UcflError, match="round 1 names users that are not there"):
         ucfl.run(SCENARIO, "fedavg", users=users(), participation=lambda t: [6], out=tmp_path / "r")
+
+
+def test_absent_users_optimisers_keep_their_states(tmp_path):
+    scenario = SCENARIO.change({"optimiser": "adam", "lr": 0.01, "optimiser_state": "keep"})
+    run = ucfl.run(
+        scenario, "fedavg", users=users(), participation=COHORTS.__getitem__, out=tmp_path / "r"
+    )
+    steps = run.checkpoint.state["optimiser/0/2"]
+    turns = [sum(user in cohort for cohort in COHORTS.values()) for user in range(6)]
+    each = [max(1, size // 8) for size in SIZES]
+    assert steps.tolist() == [turn * count for turn, count in zip(turns, each, strict=True)]

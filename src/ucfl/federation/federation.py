@@ -188,21 +188,24 @@ class Federation:
         of the users' training examples.
         """
         training, pull = training or self.training, pull or Pull()
-        weights, rest = self.parts(theta)
+        weights, rest = self.parts(self._theirs(theta))
         optimiser = OPTIMISERS[training.optimiser]
-        state = (weights, rest, *self.memory.recalled(training, optimiser.start(weights)))
+        own = self.memory.recalled(training, optimiser.start(weights), self.here)
         decay = [training.weight_decay] if training.weight_decay else []
-        weights, rest, *own = self._iterate(
+        weights, rest, *own_now = self._iterate(
             LocalStep(self.model, optimiser),
-            state,
+            (weights, rest, *own),
             self._drawn(self._plan(training), t, example_weights),
             hyper=self.numbers(training.rate(t), training.momentum, pull.strength, *decay),
-            constants=pull.rows(self.m, self.rows),
-            wanted=range(len(state)) if training.optimiser_state == "keep" else (0, 1),
+            constants=tuple(
+                None if rows is None else self._theirs(rows)
+                for rows in pull.rows(self.m, self.rows)
+            ),
+            wanted=range(2 + len(own)) if training.optimiser_state == "keep" else (0, 1),
             t=t,
         )
-        self.memory.keep(own)
-        return torch.cat([weights, rest], dim=1) if rest.numel() else weights
+        self.memory.keep(own_now, self.here, self.m)
+        return self._with(theta, torch.cat([weights, rest], dim=1) if rest.numel() else weights)
 
     def iterate(
         self,
@@ -220,15 +223,16 @@ class Federation:
         hashable function, where ``gradient(weights, rest)`` is that of its batch and the buffers
         that come out; each batch is used ``repeat`` times in a row.
         """
-        return self._iterate(
+        found = self._iterate(
             Own(self.model, update),
-            state,
+            tuple(map(self._theirs, state)),
             self._drawn(self._plan(training, repeat), t),
             hyper=self.numbers(*hyper),
             constants=(),
             wanted=range(len(state)),
             t=t,
         )
+        return tuple(map(self._with, state, found))
 
     def _iterate(
         self,
@@ -241,25 +245,21 @@ class Federation:
         wanted: Sequence[int],
         t: int,
     ) -> tuple[Tensor, ...]:
-        """The executor's loop for the users that are present; the others' rows as they were."""
+        """The executor's loop for the users that are present, whose state this is."""
         before = tuple(state[place] for place in wanted)
-        if (here := self.here) is None:
+        after = before
+        if len(state[0]):
             after = self.executor.iterate(step, state, batches, hyper, constants, wanted)
-            check_finite(self, before, after, t)
-            return after
-        if not len(here):
-            check_finite(self, before, before, t)
-            return before
-        found = self.executor.iterate(
-            step,
-            tuple(rows[here] for rows in state),
-            batches,
-            hyper,
-            tuple(None if rows is None else rows[here] for rows in constants),
-            wanted,
-        )
-        check_finite(self, tuple(rows[here] for rows in before), found, t)
-        return tuple(old.index_copy(0, here, new) for old, new in zip(before, found, strict=True))
+        check_finite(self, before, after, t)
+        return after
+
+    def _theirs(self, rows: Tensor) -> Tensor:
+        """Of everyone's rows, those of the users that are present."""
+        return rows if self.here is None else rows[self.here]
+
+    def _with(self, rows: Tensor, theirs: Tensor) -> Tensor:
+        """Everyone's rows with new ones of those who are present."""
+        return theirs if self.here is None else rows.index_copy(0, self.here, theirs)
 
     def _drawn(self, plan: Plan, t: int, weights: Tensor | None = None) -> Batches:
         """The batches of round t, of the users that are present."""

@@ -37,8 +37,13 @@ class Memory:
             }
         )
 
-    def recalled(self, training: LocalTraining, start: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The optimiser's state for the round's next training: as it was left, or ``start``."""
+    def recalled(
+        self, training: LocalTraining, start: tuple[Tensor, ...], here: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        """The optimiser's state for the round's next training: as it was left, or ``start``.
+
+        ``here`` are the places of the users whose it is (None: everyone's).
+        """
         if training.optimiser_state == "reset":
             return start
         if self.before is None:
@@ -46,13 +51,20 @@ class Memory:
                 "an optimiser's state is kept by a run: train with ucfl.run, or let it start anew "
                 "in every round (optimiser_state = reset)."
             )
+        found = [self.before.get(self._name(part)) for part in range(len(start))]
         return tuple(
-            self.before.get(f"{PREFIX}{self.trainings}/{part}", value)
-            for part, value in enumerate(start)
+            value if kept is None else kept if here is None else kept[here]
+            for value, kept in zip(start, found, strict=True)
         )
 
-    def keep(self, parts: Sequence[Tensor]) -> None:
-        """What a training leaves."""
+    def keep(self, parts: Sequence[Tensor], here: Tensor | None, users: int) -> None:
+        """What a training leaves; absent users' states stay as they were."""
         for part, value in enumerate(parts):
-            self.after[f"{PREFIX}{self.trainings}/{part}"] = value
+            if here is not None:
+                zeros = value.new_zeros(users, *value.shape[1:])
+                value = (self.before or {}).get(self._name(part), zeros).index_copy(0, here, value)
+            self.after[self._name(part)] = value
         self.trainings += 1
+
+    def _name(self, part: int) -> str:
+        return f"{PREFIX}{self.trainings}/{part}"
