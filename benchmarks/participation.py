@@ -2,8 +2,8 @@
 
 Run with: python benchmarks/participation.py {cpu|gpu} [repeats]
 FedAvg and Ditto with LeNet-5, batch 64, one epoch of 256 and of 1,024 images a user (on a CPU, of
-256); evaluation is not part of it (everyone is evaluated, whoever takes part). The two take turns in
-one process.
+256); evaluation is not part of it (everyone is evaluated, whoever takes part). The two take turns
+in one process.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 
 from runs.test_runs import quick, write_users
-from ucfl import paper
+from ucfl import cli, paper
 from ucfl.report import export, gather
-from ucfl.runs import Run
+from ucfl.runs import Run, checkpoint
 from ucfl.runs.files import NotWritten, write_atomically
 from ucfl.runs.folder import CHECKPOINT
 
@@ -125,7 +125,7 @@ def small_disk(place):
     subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_a_disk_that_really_is_full(place, small_disk):
+def test_a_disk_that_really_is_full(place, small_disk, monkeypatch, capsys):
     """Rounds go to the folder for temporary files, and the sentence says how they come back."""
     (place / "elsewhere").mkdir()
     full = {"full": [3, 99], "filler": str(small_disk / "filler")}
@@ -145,9 +145,12 @@ def test_a_disk_that_really_is_full(place, small_disk):
     file = aside / CHECKPOINT
     assert f"rounds are in {file}: free some space, move that file to {small_disk}" in said
     shutil.move(file, small_disk / "r" / CHECKPOINT)
-    ((code, said),) = commands(place, step(trained(place, "disk/r", "--resume")))
-    assert code == 0, said
-    assert "round 6" not in said  # nothing was trained again
+    resume = trained(place, "disk/r", "--resume")
+    monkeypatch.setattr(sys, "argv", ["ucfl", *map(str, resume)])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 0
+    assert "round 6" not in capsys.readouterr().err  # nothing was trained again
     assert_same_history(small_disk / "r", place / "whole")
 
 
@@ -257,17 +260,21 @@ def test_a_full_disk_keeps_finished_cells_and_what_is_trained(tmp_path, monkeypa
 def test_a_cell_whose_checkpoint_cannot_be_written_does_not_start_again(tmp_path, monkeypatch):
     form = paper.EMBEDDED.with_rounds(2)
     cells = paper.in_order(paper.find(["fig-accuracy"]), form, (0,))[:1]
-    said, rounds, write = [], [], "ucfl.runs.checkpoint.save_file"
+    said, rounds, save, saved = [], [], checkpoint.save_file, []
 
-    def full(*_):
-        raise OSError(28, "No space left on device")
+    def full(*arguments):
+        saved.append(arguments)
+        if len(saved) > 1:
+            raise OSError(28, "No space left on device")
+        save(*arguments)
 
-    monkeypatch.setattr(write, full)
+    monkeypatch.setattr("ucfl.runs.checkpoint.save_file", full)
+    monkeypatch.setattr("ucfl.paper.reproduce.CHECKPOINT_SECONDS", 0)
     with pytest.raises(NotWritten, match="No space left on device"):
         paper.run_cells(
             cells, paper.Store(tmp_path), device="cpu", on_round=rounds.append, on_note=said.append
         )
-    assert len(rounds) == 2
+    assert [progress.round for progress in rounds] == [1, 2]
     assert not [text for text in said if "starts again" in text]
 
 

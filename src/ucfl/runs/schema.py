@@ -54,7 +54,7 @@ class StoredConfiguration(Stored):
 
     scenario: dict[str, Any]
     algorithm: str
-    seed: int
+    seed: Count
     data: str
     model: str
 
@@ -66,7 +66,7 @@ class StoredRun(Stored):
     configuration: StoredConfiguration
     scenario: dict[str, Any]
     algorithm: str
-    seed: int
+    seed: Count
     start_traffic: StoredTraffic
     users: StoredUsers
     parameters: Count
@@ -95,7 +95,7 @@ class StoredCell(Stored):
     format: Literal[1, 2] = 1
     scenario: dict[str, Any]
     algorithm: str
-    seed: int
+    seed: Count
     tested_model: str
     best_round: Count
     seconds: Amount
