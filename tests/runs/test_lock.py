@@ -78,7 +78,7 @@ def test_a_finished_run_is_not_trained_again_unasked(tmp_path):
     assert rounds == []
     assert "holds this run already" in said[0]
     assert again.summary == first.summary
-    with pytest.raises(UcflError, match="with 4 of 3 rounds"):
+    with pytest.raises(UcflError, match="has 4 rounds already, more than the 3 asked for"):
         quick(tmp_path / "r", rounds=3)
     assert Run.open(tmp_path / "r").checkpoint.round == 4
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import secrets
 import shutil
@@ -67,9 +68,9 @@ def _link(file: Path, keep: Path) -> None:
     beside.replace(keep)
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove what processes left that died while writing."""
-    for file in folder.glob(f".*{UNFINISHED}"):
+def remove_unfinished(folder: Path, name: str = "") -> None:
+    """Remove what processes left that died while writing: files of any name, or of this one."""
+    for file in folder.glob(f".{glob.escape(name)}*{UNFINISHED}"):
         with contextlib.suppress(OSError):
             file.unlink()
 

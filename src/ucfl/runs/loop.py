@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
-import warnings
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Literal, Unpack
@@ -17,24 +14,22 @@ from torch import Tensor
 
 from ucfl import algorithms, distributed, users
 from ucfl.algorithms import Algorithm
-from ucfl.errors import Diverged, UcflError, UcflWarning
+from ucfl.errors import Diverged, UcflError
 from ucfl.execution import Options
 from ucfl.federation import Federation, LocalTraining, create
 from ucfl.runs.checkpoint import Checkpoint, before
-from ucfl.runs.claim import claim, common_point, replaced
-from ucfl.runs.files import NotWritten
+from ucfl.runs.claim import claimed, common_point
 from ucfl.runs.folder import (
-    CHECKPOINT,
     METRICS,
     Configuration,
     Run,
     dropped_in_words,
     mean,
+    read_configuration,
     worst,
     write_configuration,
-    write_history,
 )
-from ucfl.runs.lock import held
+from ucfl.runs.keep import checkpoint_file, complete, keep_anywhere, keep_or_go_on
 from ucfl.users import Scenario, Users
 
 
@@ -184,6 +179,8 @@ def train(
     on_note: OnNote | None = None,
 ) -> Run:
     """The loop itself, on a federation that stands; ``users`` are those of all processes."""
+    if resume and fresh:
+        raise UcflError("--resume goes on with a run and --fresh replaces it: give one of them.")
     if distributed.ranks() > 1 and not algorithm.sharded:
         raise UcflError(
             f"{algorithm.name} looks at all users' models at once, so its users cannot be shared "
@@ -207,13 +204,15 @@ def train(
     )
     algorithm.check(fed)
     first = distributed.is_first()
-    with held(folder, on_note) if first else nullcontext():
+    with ExitStack() as stack:
         point = None
-        if first:
-            point = claim(folder, configuration, resume=resume, fresh=fresh, on_note=on_note)
+        with distributed.as_one(fed.device):
+            if first:
+                place = claimed(folder, configuration, resume=resume, fresh=fresh, on_note=on_note)
+                point = stack.enter_context(place)
         stored = torch.tensor(point is not None, device=fed.device)
-        if bool(distributed.agreed(stored)) and distributed.ranks() > 1:
-            point = common_point(_checkpoint_file(folder), fed.device)
+        if distributed.ranks() > 1 and bool(distributed.agreed(stored)):
+            point = common_point(checkpoint_file(folder), fed.device)
         loop = Loop(
             configuration,
             algorithm,
@@ -245,38 +244,59 @@ class Loop:
 
     def __call__(self, point: Checkpoint | None) -> None:
         """Train from a checkpoint, or from the start, to the end."""
+        rounds, device = self.configuration.scenario.rounds, self.fed.device
         began = time.perf_counter()
         point = self._start() if point is None else self._on_device(point)
         began -= point.seconds
-        once = self.algorithm.start_traffic(self.fed, point.state)
         if distributed.is_first():
-            write_configuration(
-                self.folder, self.configuration, self.fed, self.users, once, point.round
-            )
+            self._describe(point)
         saved, said = time.perf_counter(), False
         try:
-            while point.round < self.configuration.scenario.rounds:
+            while point.round < rounds:
                 # One assignment: a stop anywhere in a round leaves the round before, whole.
                 point = self._after_a_round(point, began)
                 self._tell(point)
                 if not said:
                     self._note(f"executor: {self.fed.executor}")
                     said = True
-                due = torch.tensor(time.perf_counter() - saved >= self.checkpoint_seconds)
-                if bool(distributed.agreed(due.to(self.fed.device))):  # all at the same round
-                    self._keep_or_go_on(point)
+                due = time.perf_counter() - saved >= self.checkpoint_seconds
+                due, stop = distributed.decided(due, device)
+                if stop or point.round == rounds:
+                    keep_anywhere(self.folder, point, device)
+                elif due:
+                    keep_or_go_on(self.folder, point, device)
                     saved = time.perf_counter()
+                if stop and point.round < rounds:
+                    raise Stopped(self.folder, point.round)
         except KeyboardInterrupt:
-            self._keep_anywhere(point)
+            if distributed.ranks() > 1:  # the others are elsewhere: what all have stored counts
+                raise
+            keep_anywhere(self.folder, point, device)
             raise Stopped(self.folder, point.round) from None
         except Diverged:
-            self._keep_anywhere(point)
+            keep_anywhere(self.folder, point, device)
             raise
-        self._keep_anywhere(point)
-        before(_checkpoint_file(self.folder)).unlink(missing_ok=True)  # it is whole without it
-        distributed.barrier()  # the first has written the history: any process may read it now
+        distributed.barrier()  # the first has stored the last round: the one before may go
+        before(checkpoint_file(self.folder)).unlink(missing_ok=True)
         if point.dropped:
             self._note(dropped_in_words(point.dropped, self.users.names))
+
+    def _describe(self, point: Checkpoint) -> None:
+        """What the run is, where that is not said yet; nothing else is written of a finished one.
+
+        But for its history, which a process that was stopped may have left undone.
+        """
+        rounds = self.configuration.scenario.rounds
+        stored = (
+            0 if point.round < rounds else read_configuration(self.folder)["scenario"]["rounds"]
+        )
+        if stored != rounds:
+            once = self.algorithm.start_traffic(self.fed, point.state)
+            write_configuration(
+                self.folder, self.configuration, self.fed, self.users, once, point.round
+            )
+        if point.round == rounds:
+            complete(self.folder, point)
 
     def _start(self) -> Checkpoint:
         """Round 0: what the algorithm finds out before training."""
@@ -338,43 +358,6 @@ class Loop:
             history[metric] = torch.cat([point.history[metric], now[None]])
         return history
 
-    def _keep(self, point: Checkpoint) -> None:
-        """Checkpoint first: the history can be made from it again."""
-        point.save(_checkpoint_file(self.folder))
-        if distributed.is_first():
-            write_history(self.folder, point)
-            shutil.rmtree(replaced(self.folder), ignore_errors=True)  # the new run has something
-
-    def _keep_or_go_on(self, point: Checkpoint) -> None:
-        """Training does not end because a disk is full; the next checkpoint may be written."""
-        try:
-            self._keep(point)
-        except NotWritten as error:
-            warnings.warn(
-                f"{str(error).rstrip('.')}; training goes on, and the checkpoint is tried again: "
-                f"until then, rounds up to {point.round} would be lost by a stop.",
-                UcflWarning,
-                stacklevel=2,
-            )
-
-    def _keep_anywhere(self, point: Checkpoint) -> None:
-        """The last checkpoint of this process: where its folder cannot take it, another may."""
-        try:
-            self._keep(point)
-        except NotWritten as error:
-            file = _checkpoint_file(self.folder)
-            aside = Path(tempfile.gettempdir()) / f"{self.folder.name}-round{point.round}"
-            try:
-                aside.mkdir(exist_ok=True)
-                point.save(aside / file.name)
-            except (OSError, NotWritten):
-                raise error from None
-            raise NotWritten(
-                f"{str(error).rstrip('.')}; the run's {point.round} rounds are in "
-                f"{aside / file.name}: free some space, move that file to {file}, and go on with "
-                "--resume."
-            ) from error
-
     def _tell(self, point: Checkpoint) -> None:
         if self.on_round:
             test = point.history["test_accuracy"][-1].double().numpy()
@@ -398,9 +381,3 @@ def _my_users(users: Users) -> Users:
             f"{len(users)} users cannot be shared out to {ranks} processes: start fewer."
         )
     return users.select(list(distributed.share(len(users))))
-
-
-def _checkpoint_file(folder: Path) -> Path:
-    """This process's part of the checkpoint."""
-    rank, ranks = distributed.rank(), distributed.ranks()
-    return folder / (CHECKPOINT if rank == 0 else f"checkpoint-{rank}of{ranks}.safetensors")
