@@ -25,8 +25,6 @@ if dist.is_available():
     # hold it for ever: better now, while there is none, than by PyTorch's tracer (see `leave`).
     import torch.distributed.nn
 
-_asked_to_stop = False
-
 
 def started_together() -> bool:
     """Whether ``torchrun`` started this process beside others."""
@@ -78,23 +76,13 @@ def _others() -> Iterator[None]:
         ) from error
 
 
-def ask_to_stop() -> bool:
-    """Stop after this round; whether other processes share it, and so must come to its end.
-
-    A signal reaches them in different rounds, and one that left at once would end the others.
-    """
-    global _asked_to_stop
-    _asked_to_stop = True
-    return ranks() > 1
-
-
-def decided(due: bool, device: torch.device) -> tuple[bool, bool]:
+def decided(due: bool, stop: bool, device: torch.device) -> tuple[bool, bool]:
     """Whether a checkpoint is due, which the first process says, and whether any is to stop."""
     if ranks() == 1:
-        return due, _asked_to_stop
-    asked = torch.tensor([due and is_first(), _asked_to_stop], dtype=torch.int32, device=device)
-    save, stop = summed(asked).tolist()
-    return save > 0, stop > 0
+        return due, stop
+    asked = torch.tensor([due and is_first(), stop], dtype=torch.int32, device=device)
+    due, stop = (summed(asked) > 0).tolist()
+    return due, stop
 
 
 def is_first() -> bool:

@@ -1,7 +1,7 @@
 """Signals at chosen moments of a process's life, whatever the machine's speed.
 
-A moment is the n-th call that our code makes: of a Python function, or of a C function such as
-``os.fsync`` and ``os.replace``. Inside the functions of PLACES every call counts, whoever makes it.
+A moment is the n-th call that our code makes: of a Python function, or of a C function. Inside the
+functions of PLACES every call counts, whoever makes it: ``os.replace``, or PyTorch's own.
 """
 
 import os
@@ -18,8 +18,7 @@ PLACES = {
     "accuracy": "evaluating",
     "write_atomically": "writing",
 }
-#: Where stops are asked for; ``anywhere`` is from the command line's first statement to its last.
-WHERE = ("anywhere", "claiming", "evaluating", "writing")
+WHERE = ("anywhere", *dict.fromkeys(PLACES.values()))
 OURS = f"{os.sep}ucfl{os.sep}"
 
 
@@ -61,9 +60,9 @@ class Moments:
         if event not in ("call", "c_call"):
             return
         places = [where for where in WHERE if self.inside[where] > 0]
-        if not (ours or places):
-            return
-        for where in ("anywhere", *places):
+        if ours or {"claiming", "writing"} & {*places}:
+            places.append("anywhere")  # but for the many calls that PyTorch makes
+        for where in places:
             self.counts[where] += 1
             if self.stop and (where, self.counts[where]) == (self.stop.where, self.stop.number):
                 self._fire(self.stop)

@@ -40,21 +40,30 @@ class Ended:
 
 def run(place, arguments, stop=None, rank=0):
     """The command line in one process; how it ends."""
+    return run_together(place, arguments, 1, stop=stop)
+
+
+def run_together(place, arguments, count, *, stop=None, prepare=lambda number: None):
+    """The same command in several processes that know nothing of each other."""
     _clear(place)
-    return _ended(place, [_forked(place, arguments, stop, {})])
+    pids = [_forked(place, arguments, stop, {}, number, prepare) for number in range(count)]
+    return _ended(place, pids, together=False)
 
 
-def run_ranks(place, arguments, stop=None, rank=0):
-    """The same in two processes that share the users, as torchrun would start them."""
+def run_ranks(place, arguments, stop=None, rank=0, prepare=lambda number: None):
+    """The same in two processes that share the users, as torchrun would start them.
+
+    ``prepare`` is called in each, with its number, before the command line.
+    """
     _clear(place)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    pids = [
-        _forked(place, arguments, stop if r == rank else None, {**shared, "RANK": str(r)})
-        for r in (0, 1)
-    ]
+    pids = []
+    for r in (0, 1):
+        mine, environment = stop if r == rank else None, {**shared, "RANK": str(r)}
+        pids.append(_forked(place, arguments, mine, environment, r, prepare))
     return _ended(place, pids)
 
 
@@ -89,7 +98,7 @@ def _clear(place):
     (place / "fired").unlink(missing_ok=True)
 
 
-def _forked(place, arguments, stop, environment):
+def _forked(place, arguments, stop, environment, number, prepare):
     sys.stdout.flush()
     pid = os.fork()
     if pid:
@@ -97,12 +106,12 @@ def _forked(place, arguments, stop, environment):
     code = 70
     try:
         os.environ.update(environment)
-        rank = environment.get("RANK", "0")
-        log = os.open(place / f"said-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        log = os.open(place / f"said-{number}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
         (place / "pids" / str(os.getpid())).touch()
         sys.argv = ["ucfl", *map(str, arguments)]
+        prepare(number)
         moments = Moments(stop)
         moments.start()
         try:
@@ -110,7 +119,7 @@ def _forked(place, arguments, stop, environment):
         finally:
             sys.setprofile(None)
             sys.settrace(None)
-            (place / f"counts-{rank}").write_text(json.dumps(moments.counts))
+            (place / f"counts-{number}").write_text(json.dumps(moments.counts))
             (place / "imported").write_text("\n".join(sys.modules))
     except SystemExit as error:
         code = error.code
@@ -122,7 +131,7 @@ def _forked(place, arguments, stop, environment):
         os._exit(code)
 
 
-def _ended(place, pids):
+def _ended(place, pids, together=True):
     codes, began, told = {}, time.monotonic(), None
     while True:
         for pid in [pid for pid in pids if pid not in codes]:
@@ -132,7 +141,7 @@ def _ended(place, pids):
         if len(codes) == len(pids):
             break
         now, rest = time.monotonic(), [pid for pid in pids if pid not in codes]
-        if told is None and any(codes.values()):  # as torchrun does
+        if together and told is None and any(codes.values()):  # as torchrun does
             told = now
             for pid in rest:
                 os.kill(pid, signal.SIGTERM)

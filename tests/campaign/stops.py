@@ -75,7 +75,6 @@ class Campaign:
         for _ in range(min(MOST, most)):
             stop, rank = self.moment(work, place, counts)
             ended = self.attempt(work, place, more, stop, rank)
-            self.seen[work.kind, "+".join(stop.signals), stop.where] += ended.stopped
             works.check_begun(place / "r", histories)
             if set(ended.codes) == {0}:
                 break
@@ -94,6 +93,8 @@ class Campaign:
     def attempt(self, work, place, more, stop=None, rank=0):
         """The command in a process, or two, with a word on each; no traceback is ever right."""
         ended = work.start(place, work.arguments(place, *more), stop, rank)
+        if ended.stopped:
+            self.seen[work.kind, "+".join(stop.signals), stop.where] += 1
         self.trail.append(f"{' '.join(work.arguments(place, *more))}")
         self.trail.append(f"    {stop} rank {rank} -> {ended.codes} {ended.said[-1500:]}")
         if work.start is not processes.run_launched:

@@ -18,17 +18,21 @@ from ucfl import display, distributed, runs
 from ucfl.cli import listing, looking, planning, reproducing, training
 from ucfl.cli.common import app, say
 from ucfl.errors import UcflError, UcflWarning
+from ucfl.runs import stopping
 
 __all__ = ["app", "listing", "looking", "main", "planning", "reproducing", "training"]
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """Ctrl-C, or a batch system's SIGTERM: at once, or after a round that processes share.
+    """Ctrl-C, or a batch system's SIGTERM: a run stops after its round, all else at once.
 
-    Python drops what is raised in a destructor; the run then stops after its round, too.
+    So does a run when it is asked again, unless processes share it: torchrun asks them, too.
     """
-    if not distributed.ask_to_stop():
+    again = stopping.asked()
+    if not stopping.ask() or (again and not distributed.started_together()):
         raise KeyboardInterrupt
+    if not again and os.environ.get("RANK", "0") == "0":
+        os.write(2, b"\nucfl: stopping after this round; once more stops at once.\n")
 
 
 def main() -> None:
@@ -74,7 +78,7 @@ def _command() -> int:
             again = f"the same command with --resume{instead} goes on"
             say(f"stopped after round {stop.round}; {again}.")
         else:
-            say("stopped in the first round; there is nothing to keep yet.")
+            say("stopped before a round was done; the same command goes on.")
         return 130
     except (KeyboardInterrupt, click.Abort):
         say("stopped.")

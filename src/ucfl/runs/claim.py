@@ -151,7 +151,9 @@ def _stored(
         point = _newest(folder / CHECKPOINT)
     except UcflError as error:
         raise Unusable(str(error)) from error
-    done = point.round if point else 0
+    if point is None:  # nothing that could be lost
+        return None
+    done = point.round
     if done > rounds:
         raise Unusable(
             f"{folder} has {done} rounds already, more than the {rounds} asked for; {instead}"

@@ -50,10 +50,11 @@ def complete(folder: Path, point: Checkpoint) -> None:
         write_history(folder, point)
 
 
-def keep_or_go_on(folder: Path, point: Checkpoint, device: torch.device) -> None:
+def keep_or_go_on(folder: Path, point: Checkpoint, device: torch.device) -> bool:
     """Training does not end because a disk is full; the next checkpoint may be written."""
     try:
         keep(folder, point, device)
+        return True
     except NotWritten as error:
         warnings.warn(
             f"{str(error).rstrip('.')}; training goes on, and the checkpoint is tried again: "
@@ -61,12 +62,11 @@ def keep_or_go_on(folder: Path, point: Checkpoint, device: torch.device) -> None
             UcflWarning,
             stacklevel=2,
         )
+        return False
 
 
 def keep_anywhere(folder: Path, point: Checkpoint, device: torch.device) -> None:
     """The last checkpoint of this process: where its folder cannot take it, another may."""
-    if point.round == 0:  # nothing has been trained
-        return
     try:
         keep(folder, point, device)
     except NotWritten as error:

@@ -17,6 +17,7 @@ from ucfl.algorithms import Algorithm
 from ucfl.errors import Diverged, UcflError
 from ucfl.execution import Options
 from ucfl.federation import Federation, LocalTraining, create
+from ucfl.runs import stopping
 from ucfl.runs.checkpoint import Checkpoint, before
 from ucfl.runs.claim import claimed, common_point
 from ucfl.runs.folder import (
@@ -224,7 +225,8 @@ def train(
             on_round if first else None,
             on_note if first else None,
         )
-        loop(point)
+        with stopping.between_rounds():
+            loop(point)
     return Run(folder, scenario, algorithm, fed.seed)
 
 
@@ -243,59 +245,60 @@ class Loop:
     on_note: OnNote | None
 
     def __call__(self, point: Checkpoint | None) -> None:
-        """Train from a checkpoint, or from the start, to the end."""
+        """Train from a checkpoint, or from the start, to the end or until a stop is asked for."""
         rounds, device = self.configuration.scenario.rounds, self.fed.device
         began = time.perf_counter()
-        point = self._start() if point is None else self._on_device(point)
+        if point is None:
+            if distributed.decided(False, stopping.asked(), device)[1]:  # in the run before this
+                raise Stopped(self.folder, 0)
+            point = self._start()
+        else:
+            point = self._on_device(point)
         began -= point.seconds
         if distributed.is_first():
             self._describe(point)
-        saved, said = time.perf_counter(), False
+        saved, first = time.perf_counter(), point.round + 1
+        kept = point.round
         try:
-            while point.round < rounds:
+            while True:
+                due = time.perf_counter() - saved >= self.checkpoint_seconds
+                due, stop = distributed.decided(due, stopping.asked(), device)
+                if stop or point.round == rounds:
+                    break
+                if due and point.round > kept:
+                    kept = point.round if keep_or_go_on(self.folder, point, device) else kept
+                    saved = time.perf_counter()
                 # One assignment: a stop anywhere in a round leaves the round before, whole.
                 point = self._after_a_round(point, began)
                 self._tell(point)
-                if not said:
+                if point.round == first:
                     self._note(f"executor: {self.fed.executor}")
-                    said = True
-                due = time.perf_counter() - saved >= self.checkpoint_seconds
-                due, stop = distributed.decided(due, device)
-                if stop or point.round == rounds:
-                    keep_anywhere(self.folder, point, device)
-                elif due:
-                    keep_or_go_on(self.folder, point, device)
-                    saved = time.perf_counter()
-                if stop and point.round < rounds:
-                    raise Stopped(self.folder, point.round)
-        except KeyboardInterrupt:
-            if distributed.ranks() > 1:  # the others are elsewhere: what all have stored counts
+            if point.round > kept:
+                keep_anywhere(self.folder, point, device)
+        except (KeyboardInterrupt, Diverged) as error:
+            # Where one process of several was interrupted, the others are elsewhere.
+            if point.round > kept and (distributed.ranks() == 1 or isinstance(error, Diverged)):
+                keep_anywhere(self.folder, point, device)
+            if isinstance(error, Diverged):
                 raise
-            keep_anywhere(self.folder, point, device)
             raise Stopped(self.folder, point.round) from None
-        except Diverged:
-            keep_anywhere(self.folder, point, device)
-            raise
+        if point.round < rounds:
+            raise Stopped(self.folder, point.round)
         distributed.barrier()  # the first has stored the last round: the one before may go
         before(checkpoint_file(self.folder)).unlink(missing_ok=True)
         if point.dropped:
             self._note(dropped_in_words(point.dropped, self.users.names))
 
     def _describe(self, point: Checkpoint) -> None:
-        """What the run is, where that is not said yet; nothing else is written of a finished one.
-
-        But for its history, which a process that was stopped may have left undone.
-        """
+        """Write what the run is; of a finished one, only what a stop has left undone."""
         rounds = self.configuration.scenario.rounds
-        stored = (
-            0 if point.round < rounds else read_configuration(self.folder)["scenario"]["rounds"]
-        )
-        if stored != rounds:
+        finished = point.round == rounds
+        if not finished or read_configuration(self.folder)["scenario"]["rounds"] != rounds:
             once = self.algorithm.start_traffic(self.fed, point.state)
             write_configuration(
                 self.folder, self.configuration, self.fed, self.users, once, point.round
             )
-        if point.round == rounds:
+        if finished:
             complete(self.folder, point)
 
     def _start(self) -> Checkpoint:
