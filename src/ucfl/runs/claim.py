@@ -66,8 +66,8 @@ def _claim(
             return point
     try:
         if not empty and fresh:
-            folder.rename(replaced(folder))
-        folder.mkdir(parents=True, exist_ok=True)
+            folder.resolve().rename(replaced(folder))  # itself, not a link that leads there
+        folder.resolve().mkdir(parents=True, exist_ok=True)
         probe = folder / ".probe.unfinished"
         probe.touch()
         probe.unlink()
@@ -122,8 +122,8 @@ def _bring_back(folder: Path) -> None:
     if (folder / CHECKPOINT).exists():
         shutil.rmtree(replaced(folder), ignore_errors=True)
     else:
-        shutil.rmtree(folder, ignore_errors=True)
-        replaced(folder).rename(folder)
+        shutil.rmtree(folder.resolve(), ignore_errors=True)
+        replaced(folder).rename(folder.resolve())
 
 
 def _stored(
