@@ -25,6 +25,7 @@ from ucfl.algorithms.fedavg import FedAvg
 from ucfl.paper import reproduce
 from ucfl.runs import claim, lock
 from ucfl.runs.checkpoint import Checkpoint, before
+from ucfl.runs.files import NotWritten
 from ucfl.runs.lock import held
 from ucfl.users import datasets
 
@@ -114,6 +115,24 @@ def ranks_killed_before_one_has_stored_its_last_round_go_on(folder):
     assert [rounds[0] for rounds in rounds_stored(folder / "r")] == [2, 2]
     assert processes.run_ranks(place, [*command, "--resume"]).codes == (0, 0)
     assert works.left(folder / "r") == works.left(whole)
+
+
+def ranks_of_which_one_cannot_write_its_last_round_have_none_that_has(folder):
+    def full_in_the_third_round(rank):
+        original, tempfile.tempdir = Checkpoint.save, str(folder)
+
+        def save(point, file):
+            if rank == 1 and point.round == 3:
+                raise NotWritten("the disk is full.")
+            original(point, file)
+
+        Checkpoint.save = save
+
+    place = folder / "processes"
+    ended = processes.run_ranks(place, run_command(folder, 3), prepare=full_in_the_third_round)
+    assert ended.codes == (2, 2), ended.said
+    assert ended.said.count("the disk is full; the run's 3 rounds are in ") == 1, ended.said
+    assert rounds_stored(folder / "r") == [[2, 1], [2, 1]]
 
 
 def ranks_without_a_common_round_say_so(folder):
@@ -248,6 +267,7 @@ def a_cell_that_another_process_has_just_kept_is_not_trained_again(folder):
 SCENES = (
     ranks_with_checkpoints_of_different_rounds_go_on_from_the_common_one,
     ranks_killed_before_one_has_stored_its_last_round_go_on,
+    ranks_of_which_one_cannot_write_its_last_round_have_none_that_has,
     ranks_without_a_common_round_say_so,
     ranks_of_different_seeds_are_refused,
     ranks_on_a_folder_in_use_are_refused,

@@ -67,12 +67,12 @@ def test_fresh_replaces_a_run_only_when_the_new_one_has_something(tmp_path):
     command = ["run", tmp_path / "data", *RUN, "--out", tmp_path / "r", "--rounds"]
     finished(*command, 3)
     kept = Run.open(tmp_path / "r").history
-    arguments = [str(word) for word in (*command, 6, "--fresh")]
+    arguments = [str(word) for word in (*command, 6, "--seed", 1, "--fresh")]
     died = subprocess.run([sys.executable, KILLED, "trained", "1", *arguments], capture_output=True)
     assert died.returncode == -signal.SIGKILL
     finished(*command, 3)  # the old run is back, and finished
     pd.testing.assert_frame_equal(Run.open(tmp_path / "r").history, kept, check_exact=True)
-    finished(*command, 6, "--fresh")
+    finished(*command, 6, "--seed", 1, "--fresh")
     assert Run.open(tmp_path / "r").checkpoint.round == 6
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "r"]
 
