@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -24,13 +26,19 @@ if dist.is_available():
     import torch.distributed.nn
 
 
+def started_together() -> bool:
+    """Whether ``torchrun`` started this process beside others."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
 def join() -> None:
     """Join the process group, where ``torchrun`` started several processes."""
-    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or dist.is_initialized():
+    if not started_together() or dist.is_initialized():
         return
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    with _others():
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     atexit.register(leave, failed=True)  # for who trains in a script of their own
 
 
@@ -43,15 +51,38 @@ def leave(*, failed: bool = False) -> None:
     holds it.
     """
     if dist.is_available() and dist.is_initialized():
-        if not failed:
-            dist.barrier()
-        dist.destroy_process_group()
+        try:
+            if not failed:
+                barrier()
+        finally:
+            dist.destroy_process_group()
 
 
 def barrier() -> None:
     """Wait until all processes are here."""
     if ranks() > 1:
-        dist.barrier()
+        with _others():
+            dist.barrier()
+
+
+@contextmanager
+def _others() -> Iterator[None]:
+    """The other processes are there, or this one says that they are not."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise UcflError(
+            "another process of this run has ended; start all of them again, with --resume."
+        ) from error
+
+
+def decided(due: bool, stop: bool, device: torch.device) -> tuple[bool, bool]:
+    """Whether a checkpoint is due, which the first process says, and whether any is to stop."""
+    if ranks() == 1:
+        return due, stop
+    asked = torch.tensor([due and is_first(), stop], dtype=torch.int32, device=device)
+    due, stop = (summed(asked) > 0).tolist()
+    return due, stop
 
 
 def is_first() -> bool:
@@ -74,7 +105,8 @@ def summed(part: Tensor) -> Tensor:
     if ranks() == 1:
         return part
     total = part.contiguous().clone()
-    dist.all_reduce(total)
+    with _others():
+        dist.all_reduce(total)
     return total
 
 
@@ -86,7 +118,8 @@ def gathered(rows: Tensor) -> Tensor:
     padded = rows.new_zeros(max(lengths), *rows.shape[1:])
     padded[: len(rows)] = rows
     parts = [torch.empty_like(padded) for _ in lengths]
-    dist.all_gather(parts, padded.contiguous())
+    with _others():
+        dist.all_gather(parts, padded.contiguous())
     return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
 
 
@@ -107,7 +140,8 @@ def agreed(tensor: Tensor) -> Tensor:
     """The first process's value, where all computed the same up to rounding."""
     if ranks() > 1:
         tensor = tensor.contiguous().clone()
-        dist.broadcast(tensor, 0)
+        with _others():
+            dist.broadcast(tensor, 0)
     return tensor
 
 
@@ -115,20 +149,42 @@ def check_equal(values: Mapping[str, object], device: torch.device) -> None:
     """Raise the same error in every process unless all have the same values."""
     if ranks() == 1:
         return
-    digests = [hashlib.sha256(repr(value).encode()).digest()[:7] for value in values.values()]
-    own = torch.tensor([[int.from_bytes(digest) for digest in digests]], device=device)
-    every = gathered(own)
-    if bool((every != every[:1]).any()):
-        apart = (every != every[:1]).any(0).tolist()
-        names = [name for name, differs in zip(values, apart, strict=True) if differs]
+    own = {name: hashlib.sha256(repr(v).encode()).hexdigest()[:16] for name, v in values.items()}
+    every = [json.loads(text) for text in _texts(json.dumps(own), device)]
+    names = {name: None for each in every for name in each}
+    if apart := [name for name in names if len({each.get(name) for each in every}) > 1]:
         raise UcflError(
-            f"the processes were started with different settings ({', '.join(names)}); start all "
+            f"the processes were started with different settings ({', '.join(apart)}); start all "
             "of them with the same command."
         )
+
+
+@contextmanager
+def as_one(device: torch.device, kind: type[UcflError] = UcflError) -> Iterator[None]:
+    """An error of one process is one of all: nobody goes on, or waits for who has left."""
+    error: UcflError | None = None
+    try:
+        yield
+    except kind as raised:
+        error = raised
+    if ranks() > 1:
+        texts = [text for text in _texts(str(error) if error else "", device) if text]
+        error = error or (kind(texts[0]) if texts else None)
+    if error is not None:
+        raise error
+
+
+def _texts(own: str, device: torch.device) -> list[str]:
+    """Every process's text, in their order."""
+    mine = torch.tensor(list(own.encode()), dtype=torch.uint8, device=device)
+    ends = torch.tensor(_lengths(len(mine), device)).cumsum(0).tolist()
+    every = bytes(gathered(mine).tolist())
+    return [every[i:j].decode() for i, j in zip([0, *ends], ends, strict=False)]
 
 
 def _lengths(count: int, device: torch.device) -> list[int]:
     own = torch.tensor([count], device=device)
     every = [torch.empty_like(own) for _ in range(ranks())]
-    dist.all_gather(every, own)
+    with _others():
+        dist.all_gather(every, own)
     return [int(one) for one in every]

@@ -223,7 +223,7 @@ def test_a_history_that_cannot_be_written_leaves_the_rounds_where_they_are(tmp_p
         raise NotWritten("history.parquet cannot be written (No space left on device)")
 
     expected = quick(tmp_path / "whole")
-    monkeypatch.setattr("ucfl.runs.loop.write_history", refuse)
+    monkeypatch.setattr("ucfl.runs.keep.write_history", refuse)
     with pytest.raises(NotWritten, match=f"4 rounds are in {tmp_path / 'r' / CHECKPOINT}: free"):
         quick(tmp_path / "r")
     monkeypatch.undo()

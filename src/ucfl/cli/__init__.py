@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -17,12 +18,21 @@ from ucfl import display, distributed, runs
 from ucfl.cli import listing, looking, planning, reproducing, training
 from ucfl.cli.common import app, say
 from ucfl.errors import UcflError, UcflWarning
+from ucfl.runs import stopping
 
 __all__ = ["app", "listing", "looking", "main", "planning", "reproducing", "training"]
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C, or a batch system's SIGTERM: a run stops after its round, all else at once.
+
+    So does a run when it is asked again, unless processes share it: torchrun asks them, too.
+    """
+    again = stopping.asked()
+    if not stopping.ask() or (again and not distributed.started_together()):
+        raise KeyboardInterrupt
+    if not again and os.environ.get("RANK", "0") == "0":
+        os.write(2, b"\nucfl: stopping after this round; once more stops at once.\n")
 
 
 def main() -> None:
@@ -33,23 +43,46 @@ def main() -> None:
     if int(os.environ.get("RANK", "0")) > 0:  # under torchrun, the first process speaks for all
         display.answers.quiet = display.notes.quiet = True
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (for the rest of the process)
-    signal.signal(signal.SIGTERM, _terminate)  # as Ctrl-C: a batch system's stop loses no round
+    sys.unraisablehook = lambda dropped: (
+        None
+        if isinstance(dropped.exc_value, KeyboardInterrupt)
+        else sys.__unraisablehook__(dropped)
+    )
+    signal.signal(signal.SIGTERM, _stop)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _stop)
     try:
-        code = app(standalone_mode=False) or 0  # commands return nothing
+        code = _command()
+    except KeyboardInterrupt:  # once more, on the way out
+        code = 130
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, signal.SIG_IGN)
+    with contextlib.suppress(UcflError):  # who is gone need not be waited for
+        distributed.leave(failed=code != 0)
+    sys.exit(code)
+
+
+def _command() -> int:
+    """The exit code, with a word on what went wrong."""
+    try:
+        return int(app(standalone_mode=False) or 0)  # a command's own exit code, if it has one
     except UcflError as error:
         say(str(error))
-        code = 2
+        return 2
     except click.ClickException as error:
         say(f"{error.format_message().rstrip('.')}; see 'ucfl --help'.")
-        code = 2
+        return 2
     except runs.Stopped as stop:
-        say(f"stopped after round {stop.round}; the same command with --resume goes on.")
-        code = 130
+        instead = " instead of --fresh" if "--fresh" in sys.argv else ""
+        if stop.round:
+            again = f"the same command with --resume{instead} goes on"
+            say(f"stopped after round {stop.round}; {again}.")
+        else:
+            say("stopped before a round was done; the same command goes on.")
+        return 130
     except (KeyboardInterrupt, click.Abort):
         say("stopped.")
-        code = 130
+        return 130
     except OSError as error:
         say(f"{error.filename or 'a file'}: {error.strerror or error}.")
-        code = 2
-    distributed.leave(failed=code != 0)
-    sys.exit(code)
+        return 2

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ucfl import algorithms, display, paper, runs
+from ucfl import algorithms, display, distributed, paper, runs
 from ucfl.cli.common import Compile, Device, Json, app, print_json, say, seeds_from
 from ucfl.errors import UcflError, check_name
 
@@ -50,6 +50,8 @@ def reproduce_command(
 
     Cells are kept as they finish and are not run again: stopped, the same command goes on.
     """
+    if distributed.started_together():
+        raise UcflError("cells are run by one process: start ucfl reproduce without torchrun.")
     items, numbers = paper.find(what or ()), list(dict.fromkeys(seeds_from(seeds)))
     form = paper.EMBEDDED if embedded else paper.PAPER
     form = form if rounds is None else form.with_rounds(rounds)

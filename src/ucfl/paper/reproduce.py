@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,14 +10,15 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 from ucfl import algorithms
-from ucfl.errors import Diverged, UcflError
+from ucfl.errors import UcflError
 from ucfl.federation import Federation
 from ucfl.paper.cells import Cell, Entry, Result, Store
 from ucfl.paper.items import work
 from ucfl.runs import Progress, Run, Stopped, federation
-from ucfl.runs.files import NotWritten
-from ucfl.runs.folder import CHECKPOINT, device_name
-from ucfl.runs.lock import Busy
+from ucfl.runs.claim import Unusable
+from ucfl.runs.files import remove_unfinished
+from ucfl.runs.folder import device_name
+from ucfl.runs.lock import Busy, held
 from ucfl.runs.loop import Engine, OnNote, OnRound, find_device, train
 from ucfl.users import Scenario, Users
 
@@ -129,6 +131,7 @@ def run_cells(
         if _is_over(ends):
             raise KeyboardInterrupt
 
+    _clear_up(store)
     standing: _Standing | None = None
     for cell in cells:
         if _is_over(ends):
@@ -139,14 +142,36 @@ def run_cells(
             standing = None  # frees the device before the next federation takes its place
             standing = _Standing.of(cell, engine)
         try:
-            run = _trained(cell, standing, store, show, on_note)
+            _run_cell(cell, standing, store, show, on_note)
         except Stopped:
             if _is_over(ends):
                 return False
             raise
-        store.save(Result.of(cell, run))
-        shutil.rmtree(run.folder)
     return True
+
+
+def _clear_up(store: Store) -> None:
+    """Remove the runs of cells that are kept, whose processes ended between the two."""
+    for lock in (store.folder / "cells").glob(".*.npz.lock"):
+        file = lock.with_name(lock.name[1 : -len(".lock")])
+        with contextlib.suppress(Busy), held(file):
+            if file.exists():
+                shutil.rmtree(store.folder / "unfinished" / file.stem, ignore_errors=True)
+
+
+def _run_cell(
+    cell: Cell, standing: _Standing, store: Store, on_round: OnRound, on_note: OnNote | None
+) -> None:
+    """Train the cell and keep it, unless another process has: one at a time works on a cell."""
+    with held(store.file(cell), on_note):
+        try:
+            done = store.load(cell) is not None
+        except UcflError:  # damaged: it is run again
+            done = False
+        if not done:
+            store.save(Result.of(cell, _trained(cell, standing, store, on_round, on_note)))
+        remove_unfinished(store.file(cell).parent, store.file(cell).name)
+        shutil.rmtree(store.unfinished(cell), ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -190,11 +215,7 @@ def _trained(
 
     try:
         return attempt(fresh=False)
-    except (Busy, Diverged, NotWritten):
-        raise
-    except UcflError as error:
-        if not (folder / CHECKPOINT).exists():
-            raise
+    except Unusable as error:
         if on_note:
             on_note(f"{str(error).partition(';')[0]}; the cell starts again.")
         return attempt(fresh=True)

@@ -9,25 +9,32 @@ from pathlib import Path
 from ucfl.errors import UcflError
 from ucfl.runs import Progress, Run, find_runs
 from ucfl.runs.folder import HISTORY, mean, worst
+from ucfl.runs.lock import owner
 
 
 def follow(folder: Path, pause: float = 1.0) -> Iterator[Progress]:
     """Every round of the run as it appears on disk, until the last; looks each ``pause`` seconds.
 
-    Runs are stored every few seconds (``--checkpoint-seconds``), so rounds come in bunches.
+    Runs are stored every few seconds (``--checkpoint-seconds``), so rounds come in bunches. A run
+    that nobody trains, since it was stopped, ends in an error that says so.
     """
     found = [run for runs in find_runs(folder).values() for run in runs]
     if len(found) > 1:
         raise UcflError(f"{folder} holds {len(found)} runs; watch one, such as {found[0].folder}.")
     place, told = found[0].folder, 0
     while True:
+        trained_by = owner(place)  # first: what it has stored when it is gone is seen below
         run = Run.open(place)  # anew: the history is another one each time
+        rounds = run.scenario.rounds
         if (place / HISTORY).exists():
             test = run.per_user("test_accuracy")
             for t in range(told + 1, len(test)):
-                rounds = run.scenario.rounds
                 yield Progress(run.algorithm.label, t, rounds, mean(test[t]), worst(test[t]))
             told = len(test) - 1
-            if told >= run.scenario.rounds:
+            if told >= rounds:
                 return
+        if not trained_by:
+            raise UcflError(
+                f"nobody trains {place}, which has {told} of {rounds} rounds; go on with --resume."
+            )
         time.sleep(pause)

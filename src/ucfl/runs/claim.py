@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,38 @@ from ucfl.errors import UcflError
 from ucfl.runs.checkpoint import Checkpoint, before
 from ucfl.runs.files import remove_unfinished
 from ucfl.runs.folder import CHECKPOINT, CONFIGURATION, Configuration, read_configuration
+from ucfl.runs.lock import held
 from ucfl.users.scenario import OF_USERS
 
 CPU = torch.device("cpu")
 
 
-def claim(
+class Unusable(UcflError):  # noqa: N818 (what it is)
+    """What the folder holds cannot be continued; only ``--fresh`` would go on there."""
+
+
+@contextmanager
+def claimed(
+    folder: Path,
+    configuration: Configuration,
+    *,
+    resume: bool,
+    fresh: bool,
+    on_note: Callable[[str], None] | None,
+) -> Iterator[Checkpoint | None]:
+    """The folder for this process to write; the checkpoint to go on from, if any.
+
+    A run that ``--fresh`` replaces is there again if this ends before a round has been stored.
+    """
+    with held(folder, on_note):
+        _bring_back(folder)
+        try:
+            yield _claim(folder, configuration, resume=resume, fresh=fresh, on_note=on_note)
+        finally:
+            _bring_back(folder)
+
+
+def _claim(
     folder: Path,
     configuration: Configuration,
     *,
@@ -27,22 +54,28 @@ def claim(
     fresh: bool,
     on_note: Callable[[str], None] | None,
 ) -> Checkpoint | None:
-    """Make sure that the folder may be written; the checkpoint to go on from, if any.
-
-    The folder is locked by this process.
-    """
-    bring_back(folder)
     if folder.exists() and not folder.is_dir():
         raise UcflError(f"{folder} is a file; give --out a folder.")
     if folder.exists():
         remove_unfinished(folder)
-    if (folder / CONFIGURATION).exists() and not fresh:
+    empty = not folder.exists() or not any(folder.iterdir())
+    if not empty and not is_run(folder):
+        raise UcflError(f"{folder} is not empty and holds no run; give --out another folder.")
+    if not empty and not fresh:
         point = _stored(folder, configuration, resume=resume, on_note=on_note)
         if point is not None:
             return point
-    elif folder.exists() and any(folder.iterdir()) and not is_run(folder):
-        raise UcflError(f"{folder} is not empty and holds no run; give --out another folder.")
-    _make_way(folder)
+    try:
+        if not empty and fresh:
+            folder.resolve().rename(replaced(folder))  # itself, not a link that leads there
+        folder.resolve().mkdir(parents=True, exist_ok=True)
+        probe = folder / ".probe.unfinished"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UcflError(
+            f"{folder} cannot be written ({error.strerror}); give --out another folder."
+        ) from error
     return None
 
 
@@ -52,34 +85,46 @@ def is_run(folder: Path) -> bool:
 
 
 def common_point(file: Path, device: torch.device) -> Checkpoint:
-    """The newest checkpoint that every process has: its ``file``, or the one before that."""
-    found = {}
+    """The newest checkpoint that every process has: its ``file``, or the one before that.
+
+    It is then the file itself, and the next one is written beside it: a newer one that others lack
+    would take its place as the one before.
+    """
+    found, newest = {}, -1
     for place in (before(file), file):
         try:
             point = Checkpoint.read(place, CPU)
         except UcflError:
             continue
         found[point.round] = point
+        newest = point.round if place == file else -1
     rounds = torch.tensor([(*sorted(found, reverse=True), -1, -1)[:2]], device=device)
     each = [{*row} - {-1} for row in distributed.gathered(rounds).tolist()]
     if not (common := set.intersection(*each)):
-        raise UcflError(
+        raise Unusable(
             f"the processes' checkpoints in {file.parent} have no round in common; start the run "
             "again with --fresh."
         )
-    return found[max(common)]
+    if newest != (t := max(common)):
+        before(file).replace(file)
+    return found[t]
 
 
 def replaced(folder: Path) -> Path:
-    """Where a run is kept that ``--fresh`` replaces, until the new one has stored something."""
-    return folder.with_name(f".{folder.name}.replaced")
+    """Where a run is kept that ``--fresh`` replaces, until the new one has stored a round."""
+    place = folder.resolve()
+    return place.with_name(f".{place.name}.replaced")
 
 
-def bring_back(folder: Path) -> None:
-    """The run that a process replaced which ended before it had stored anything."""
-    if replaced(folder).exists() and not (folder / CHECKPOINT).exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        replaced(folder).rename(folder)
+def _bring_back(folder: Path) -> None:
+    """The run that was to be replaced, unless the new one has stored something."""
+    if not replaced(folder).exists():
+        return
+    if (folder / CHECKPOINT).exists():
+        shutil.rmtree(replaced(folder), ignore_errors=True)
+    else:
+        shutil.rmtree(folder.resolve(), ignore_errors=True)
+        replaced(folder).rename(folder.resolve())
 
 
 def _stored(
@@ -90,53 +135,50 @@ def _stored(
     on_note: Callable[[str], None] | None,
 ) -> Checkpoint | None:
     """The folder's checkpoint, if it is the one to go on from."""
-    about, rounds = read_configuration(folder), configuration.scenario.rounds
-    differs = differences(about, configuration)
-    if resume and about.get("processes", 1) != distributed.ranks():
-        raise UcflError(
-            f"{folder} was trained by {about.get('processes', 1)} processes; go on with as many, "
-            "or start it again with --fresh."
-        )
-    if resume and differs:
-        raise UcflError(
-            f"{folder} holds a run of another configuration (different {', '.join(differs)}); "
-            "give --out another folder, or replace it with --fresh."
-        )
-    stored = (folder / CHECKPOINT).exists() or before(folder / CHECKPOINT).exists()
-    point = Checkpoint.load(folder / CHECKPOINT, CPU) if stored and not differs else None
-    if resume:
-        if point is not None and point.round > rounds:
-            raise UcflError(
-                f"{folder} has {point.round} rounds already, more than the {rounds} asked for."
-            )
-        return point
-    if point is not None and point.round == rounds:
-        if on_note:
-            on_note(f"{folder} holds this run already; --fresh trains it again.")
-        return point
-    what = "another run"
-    if not differs:
-        what = f"this run with {point.round if point else 0} of {rounds} rounds"
-    raise UcflError(
-        f"{folder} holds {what}; continue it with --resume, replace it with --fresh, or give --out "
-        "another folder."
-    )
-
-
-def _make_way(folder: Path) -> None:
-    """An empty folder; what was there is kept until the new run has stored something."""
+    instead = "replace it with --fresh, or give --out another folder."
+    if not (folder / CONFIGURATION).exists():
+        raise Unusable(f"{folder} holds a checkpoint without its {CONFIGURATION}; {instead}")
     try:
-        if folder.exists():
-            shutil.rmtree(replaced(folder), ignore_errors=True)
-            folder.rename(replaced(folder))
-        folder.mkdir(parents=True)
-        probe = folder / ".probe.unfinished"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
+        about, rounds = read_configuration(folder), configuration.scenario.rounds
+        if differs := differences(about, configuration):
+            raise UcflError(
+                f"{folder} holds a run of another configuration (different {', '.join(differs)}); "
+                f"{instead}"
+            )
+        if (processes := about.get("processes", 1)) != distributed.ranks():
+            raise UcflError(
+                f"{folder} was trained by {processes} processes; go on with as many, {instead}"
+            )
+        point = _newest(folder / CHECKPOINT)
+    except UcflError as error:
+        raise Unusable(str(error)) from error
+    if point is None:  # nothing that could be lost
+        return None
+    done = point.round
+    if done > rounds:
+        raise Unusable(
+            f"{folder} has {done} rounds already, more than the {rounds} asked for; {instead}"
+        )
+    if done == rounds and not resume and on_note:
+        on_note(f"{folder} holds this run already; --fresh trains it again.")
+    if done < rounds and not resume:
         raise UcflError(
-            f"{folder} cannot be written ({error.strerror}); give --out another folder."
-        ) from error
+            f"{folder} holds this run with {done} of {rounds} rounds; continue it with --resume, "
+            f"{instead}"
+        )
+    return point
+
+
+def _newest(file: Path) -> Checkpoint | None:
+    """The newest checkpoint that can be read; none where nothing was stored."""
+    if not (file.exists() or before(file).exists()):
+        return None
+    try:
+        return Checkpoint.read(file, CPU)
+    except UcflError:
+        point = Checkpoint.load(file, CPU)  # the one before, with a warning
+        before(file).replace(file)  # or the damaged one would be kept as the next one's before
+        return point
 
 
 def differences(about: dict[str, Any], configuration: Configuration) -> list[str]:

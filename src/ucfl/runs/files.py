@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import secrets
 import shutil
@@ -20,10 +21,10 @@ UNFINISHED = ".unfinished"
 class NotWritten(UcflError):  # noqa: N818 (what happened)
     """A file could not be written: no space, no permission. What was there before still is."""
 
-    def __init__(self, what: str, advice: str = "") -> None:
-        advice = advice or "free some space there, or give --out another place."
-        super().__init__(f"{what}; {advice}")
-        self.what = what
+    @property
+    def what(self) -> str:
+        """The sentence without its advice."""
+        return str(self).partition(";")[0]
 
 
 def write_atomically(file: Path, write: Callable[[Path], object], keep: Path | None = None) -> None:
@@ -49,7 +50,10 @@ def write_atomically(file: Path, write: Callable[[Path], object], keep: Path | N
         _flush(file.parent)
     except (OSError, SafetensorError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or first_line(error)
-        raise NotWritten(f"{file} cannot be written ({reason})") from error
+        raise NotWritten(
+            f"{file} cannot be written ({reason}); free some space there, or give --out another "
+            "place."
+        ) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -74,9 +78,9 @@ def _link(file: Path, keep: Path, scratch: Path) -> None:
     beside.replace(keep)
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove what processes left that died while writing."""
-    for place in folder.glob(f".*{UNFINISHED}"):
+def remove_unfinished(folder: Path, name: str = "") -> None:
+    """Remove what processes left that died while writing: files of any name, or of this one."""
+    for place in folder.glob(f".{glob.escape(name)}*{UNFINISHED}"):
         if place.is_dir():
             shutil.rmtree(place, ignore_errors=True)
         else:  # of version 0.1

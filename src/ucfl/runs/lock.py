@@ -25,7 +25,7 @@ def held(folder: Path, on_note: Callable[[str], None] | None = None) -> Iterator
     The lock is a file beside the folder, locked by the system: it goes when its process does,
     however that ends, and the next one takes it over and says so.
     """
-    file = folder.with_name(f".{folder.name}.lock")
+    file = _lock_file(folder)
     handle = _locked(file, folder)
     try:
         if (gone := _owner(handle)) and on_note:
@@ -38,6 +38,24 @@ def held(folder: Path, on_note: Callable[[str], None] | None = None) -> Iterator
     finally:
         file.unlink(missing_ok=True)  # before it is given up: nobody may lock what is not there
         os.close(handle)
+
+
+def owner(folder: Path) -> str:
+    """Who has the folder, in words; nothing where nobody does, or its owner on this host is gone.
+
+    Nothing is locked to find out: a process that starts meanwhile would be told that it is in use.
+    """
+    try:
+        text = _lock_file(folder).read_bytes()
+    except OSError:
+        return ""
+    return "" if _is_gone(text) else _in_words(text) or "another process"
+
+
+def _lock_file(folder: Path) -> Path:
+    """Beside the folder itself, whatever links lead there."""
+    place = folder.resolve()
+    return place.with_name(f".{place.name}.lock")
 
 
 def _locked(file: Path, folder: Path) -> int:
@@ -83,8 +101,28 @@ def _lock(handle: int) -> bool:
 def _owner(handle: int) -> str:
     """Who wrote the lock last, in words; nothing where nobody did."""
     try:
-        owner = json.loads(os.pread(handle, 4096, 0))
+        return _in_words(os.pread(handle, 4096, 0))
+    except OSError:
+        return ""
+
+
+def _in_words(text: bytes) -> str:
+    try:
+        owner = json.loads(text)
         since = time.strftime("%d %b %H:%M", time.localtime(owner["since"]))
         return f"process {owner['pid']} on {owner['host']} (since {since})"
-    except (ValueError, KeyError, TypeError, OSError, OverflowError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, OSError, RecursionError):
         return ""
+
+
+def _is_gone(text: bytes) -> bool:
+    """Whether the process that wrote the lock is known to be gone: on this host, and not there."""
+    try:
+        owner = json.loads(text)
+        if owner["host"] == socket.gethostname() and os.name == "posix":
+            os.kill(owner["pid"], 0)
+    except ProcessLookupError:
+        return True
+    except (ValueError, KeyError, TypeError, OSError):
+        return False
+    return False

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
-import warnings
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Literal, Unpack
@@ -17,7 +14,7 @@ from torch import Tensor
 
 from ucfl import algorithms, distributed, users
 from ucfl.algorithms import Algorithm
-from ucfl.errors import Diverged, UcflError, UcflWarning
+from ucfl.errors import Diverged, UcflError
 from ucfl.execution import Options
 from ucfl.federation import (
     CohortFunction,
@@ -28,22 +25,21 @@ from ucfl.federation import (
     create,
     schedule,
 )
+from ucfl.runs import stopping
 from ucfl.runs.checkpoint import Checkpoint, before
-from ucfl.runs.claim import bring_back, claim, common_point, replaced
-from ucfl.runs.files import NotWritten
+from ucfl.runs.claim import claimed, common_point
 from ucfl.runs.folder import (
-    CHECKPOINT,
-    HISTORY,
     Configuration,
     Run,
     dropped_in_words,
     explicit,
     mean,
+    read_configuration,
     worst,
     write_configuration,
 )
-from ucfl.runs.history import METRICS, write_history
-from ucfl.runs.lock import held
+from ucfl.runs.history import METRICS
+from ucfl.runs.keep import checkpoint_file, complete, keep_anywhere, keep_or_go_on
 from ucfl.users import Participation, Scenario, Users
 from ucfl.wireless import Traffic
 
@@ -219,6 +215,8 @@ def train(
     on_note: OnNote | None = None,
 ) -> Run:
     """The loop itself, on a federation that stands; ``users`` are those of all processes."""
+    if resume and fresh:
+        raise UcflError("--resume goes on with a run and --fresh replaces it: give one of them.")
     if distributed.ranks() > 1 and not algorithm.sharded:
         raise UcflError(
             f"{algorithm.name} looks at all users' models at once, so its users cannot be shared "
@@ -245,13 +243,15 @@ def train(
     )
     algorithm.check(fed)
     first = distributed.is_first()
-    with held(folder, on_note) if first else nullcontext():
+    with ExitStack() as stack:
         point = None
-        if first:
-            point = claim(folder, configuration, resume=resume, fresh=fresh, on_note=on_note)
+        with distributed.as_one(fed.device):
+            if first:
+                place = claimed(folder, configuration, resume=resume, fresh=fresh, on_note=on_note)
+                point = stack.enter_context(place)
         stored = torch.tensor(point is not None, device=fed.device)
-        if bool(distributed.agreed(stored)) and distributed.ranks() > 1:
-            point = common_point(_checkpoint_file(folder), fed.device)
+        if distributed.ranks() > 1 and bool(distributed.agreed(stored)):
+            point = common_point(checkpoint_file(folder), fed.device)
         loop = Loop(
             configuration,
             algorithm,
@@ -263,11 +263,8 @@ def train(
             on_round if first else None,
             on_note if first else None,
         )
-        try:
+        with stopping.between_rounds():
             loop(point)
-        finally:
-            if first:
-                bring_back(folder)  # what the new run would have replaced, had it stored anything
     return Run(folder, scenario, algorithm, fed.seed)
 
 
@@ -286,39 +283,61 @@ class Loop:
     on_note: OnNote | None
 
     def __call__(self, point: Checkpoint | None) -> None:
-        """Train from a checkpoint, or from the start, to the end."""
+        """Train from a checkpoint, or from the start, to the end or until a stop is asked for."""
+        rounds, device = self.configuration.scenario.rounds, self.fed.device
         began = time.perf_counter()
-        point = self._start() if point is None else self._on_device(point)
+        if point is None:
+            if distributed.decided(False, stopping.asked(), device)[1]:  # in the run before this
+                raise Stopped(self.folder, 0)
+            point = self._start()
+        else:
+            point = self._on_device(point)
         began -= point.seconds
-        once = self.algorithm.start_traffic(self.fed, point.state)
         if distributed.is_first():
-            write_configuration(
-                self.folder, self.configuration, self.fed, self.users, once, point.round
-            )
-        saved, said = time.perf_counter(), False
+            self._describe(point)
+        saved, first = time.perf_counter(), point.round + 1
+        kept = point.round
         try:
-            while point.round < self.configuration.scenario.rounds:
+            while True:
+                due = time.perf_counter() - saved >= self.checkpoint_seconds
+                due, stop = distributed.decided(due, stopping.asked(), device)
+                if stop or point.round == rounds:
+                    break
+                if due and point.round > kept:
+                    kept = point.round if keep_or_go_on(self.folder, point, device) else kept
+                    saved = time.perf_counter()
                 # One assignment: a stop anywhere in a round leaves the round before, whole.
                 point = self._after_a_round(point, began)
                 self._tell(point)
-                if not said:
+                if point.round == first:
                     self._note(f"executor: {self.fed.executor}")
-                    said = True
-                due = torch.tensor(time.perf_counter() - saved >= self.checkpoint_seconds)
-                if bool(distributed.agreed(due.to(self.fed.device))):  # all at the same round
-                    self._keep_or_go_on(point)
-                    saved = time.perf_counter()
-        except KeyboardInterrupt:
-            self._keep_anywhere(point)
+            if point.round > kept:
+                keep_anywhere(self.folder, point, device)
+        except (KeyboardInterrupt, Diverged) as error:
+            # Where one process of several was interrupted, the others are elsewhere.
+            if point.round > kept and (distributed.ranks() == 1 or isinstance(error, Diverged)):
+                keep_anywhere(self.folder, point, device)
+            if isinstance(error, Diverged):
+                raise
             raise Stopped(self.folder, point.round) from None
-        except Diverged:
-            self._keep_anywhere(point)
-            raise
-        self._keep_anywhere(point)
-        before(_checkpoint_file(self.folder)).unlink(missing_ok=True)  # it is whole without it
-        distributed.barrier()  # the first has written the history: any process may read it now
+        if point.round < rounds:
+            raise Stopped(self.folder, point.round)
+        distributed.barrier()  # the first has stored the last round: the one before may go
+        before(checkpoint_file(self.folder)).unlink(missing_ok=True)
         if point.dropped:
             self._note(dropped_in_words(point.dropped, self.users.names))
+
+    def _describe(self, point: Checkpoint) -> None:
+        """Write what the run is; of a finished one, only what a stop has left undone."""
+        rounds = self.configuration.scenario.rounds
+        finished = point.round == rounds
+        if not finished or read_configuration(self.folder)["scenario"]["rounds"] != rounds:
+            once = self.algorithm.start_traffic(self.fed, point.state)
+            write_configuration(
+                self.folder, self.configuration, self.fed, self.users, once, point.round
+            )
+        if finished:
+            complete(self.folder, point)
 
     def _start(self) -> Checkpoint:
         """Round 0: what the algorithm finds out before training."""
@@ -404,50 +423,6 @@ class Loop:
             history[metric] = torch.cat([point.history[metric], now[None]])
         return history
 
-    def _keep(self, point: Checkpoint) -> None:
-        """Checkpoint first: the history can be made from it again."""
-        point.save(_checkpoint_file(self.folder))
-        if distributed.is_first():
-            write_history(self.folder / HISTORY, point)
-            shutil.rmtree(replaced(self.folder), ignore_errors=True)  # the new run has something
-
-    def _keep_or_go_on(self, point: Checkpoint) -> None:
-        """Training does not end because a disk is full; the next checkpoint may be written."""
-        try:
-            self._keep(point)
-        except NotWritten as error:
-            warnings.warn(
-                f"{error.what}; training goes on, and the checkpoint is tried again: until then, "
-                f"rounds up to {point.round} would be lost by a stop.",
-                UcflWarning,
-                stacklevel=2,
-            )
-
-    def _keep_anywhere(self, point: Checkpoint) -> None:
-        """The last checkpoint of this process: where its folder cannot take it, another may."""
-        file = _checkpoint_file(self.folder)
-        try:
-            self._keep(point)
-        except NotWritten as error:
-            place = file
-            if not _holds(file, point.round):
-                try:
-                    aside = tempfile.mkdtemp(prefix=f"{self.folder.name}-round{point.round}-")
-                    place = Path(aside) / file.name
-                    point.save(place)
-                except (OSError, NotWritten):
-                    raise NotWritten(
-                        error.what,
-                        f"no other folder could take its {point.round} rounds either: free some "
-                        "space, and --resume goes on from what was stored before.",
-                    ) from error
-            moved = "" if place == file else f"move that file to {file}, "
-            raise NotWritten(
-                error.what,
-                f"the run's {point.round} rounds are in {place}: free some space, {moved}and go on "
-                "with --resume.",
-            ) from error
-
     def _tell(self, point: Checkpoint) -> None:
         if self.on_round:
             test = point.history["test_accuracy"][-1].double().numpy()
@@ -476,17 +451,3 @@ def _my_users(users: Users) -> Users:
             f"{len(users)} users cannot be shared out to {ranks} processes: start fewer."
         )
     return users.select(list(distributed.share(len(users))))
-
-
-def _holds(file: Path, t: int) -> bool:
-    """Whether a checkpoint is that of round t."""
-    try:
-        return Checkpoint.read(file, torch.device("cpu")).round == t
-    except UcflError:
-        return False
-
-
-def _checkpoint_file(folder: Path) -> Path:
-    """This process's part of the checkpoint."""
-    rank, ranks = distributed.rank(), distributed.ranks()
-    return folder / (CHECKPOINT if rank == 0 else f"checkpoint-{rank}of{ranks}.safetensors")

@@ -1,0 +1,26 @@
+"""Stopped at any moment and resumed is undisturbed, bit for bit: the campaign of stops."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+STOPS = Path(__file__).parent / "stops.py"
+
+
+def campaign(stops, *options):
+    """The last line of what the campaign prints, in a process that may fork."""
+    command = [sys.executable, STOPS, str(stops), *map(str, options)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+def test_stops_do_no_harm():
+    assert campaign(8, "--seed", 1, "--kinds", "run,compare,fresh,ranks").startswith("8 of 8 ")
+
+
+@pytest.mark.long
+def test_two_hundred_stops_do_no_harm():
+    assert campaign(200, "--seed", 0).startswith("200 of 200 ")
