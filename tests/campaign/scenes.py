@@ -123,7 +123,7 @@ def ranks_of_which_one_cannot_write_its_last_round_have_none_that_has(folder):
 
         def save(point, file):
             if rank == 1 and point.round == 3:
-                raise NotWritten("the disk is full.")
+                raise NotWritten("the disk is full; free some space.")
             original(point, file)
 
         Checkpoint.save = save

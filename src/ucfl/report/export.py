@@ -40,8 +40,8 @@ def to_tensorboard(runs: dict[str, list[Run]], target: str = "tensorboard") -> s
     except OSError as error:
         reason = error.strerror or first_line(error)
         raise NotWritten(
-            f"{target} cannot take the histories ({reason})",
-            "free some space there, or give --to another place.",
+            f"{target} cannot take the histories ({reason}); free some space there, or give --to "
+            "another place."
         ) from error
     return target
 
