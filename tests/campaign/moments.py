@@ -27,13 +27,14 @@ class Stop:
     """Signals to send at the ``number``-th call of a place; the second one ``again`` calls later.
 
     They go to this process (``self``), to its parent (``launcher``) or to all whose numbers are
-    names in the folder ``pids``. That they are sent is noted in the file ``fired``.
+    names in the folder ``pids``. That they are sent is noted in the file ``fired``. The 0-th call
+    never comes: calls are only counted.
     """
 
     where: str
     number: int
-    signals: tuple[str, ...]
-    fired: str
+    signals: tuple[str, ...] = ()
+    fired: str = ""
     again: int = 0
     to: str = "self"
     pids: str = ""
@@ -41,9 +42,9 @@ class Stop:
 
 @dataclass
 class Moments:
-    """Counts a process's calls, and sends what ``stop`` says, if anything."""
+    """Counts a process's calls, and sends what ``stop`` says."""
 
-    stop: Stop | None = None
+    stop: Stop
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(WHERE, 0))
     inside: dict[str, int] = field(default_factory=lambda: dict.fromkeys(WHERE, 0))
     left: int = 0
@@ -64,7 +65,7 @@ class Moments:
             places.append("anywhere")  # but for the many calls that PyTorch makes
         for where in places:
             self.counts[where] += 1
-            if self.stop and (where, self.counts[where]) == (self.stop.where, self.stop.number):
+            if (where, self.counts[where]) == (self.stop.where, self.stop.number):
                 self._fire(self.stop)
 
     def _fire(self, stop):

@@ -38,23 +38,23 @@ class Ended:
     stopped: bool
 
 
-def run(place, arguments, stop=None, rank=0):
+def run(place, arguments, stop=None, rank=0, prepare=None):
     """The command line in one process; how it ends."""
-    return run_together(place, arguments, 1, stop=stop)
+    return run_together(place, arguments, 1, stop=stop, prepare=prepare)
 
 
-def run_together(place, arguments, count, *, stop=None, prepare=lambda number: None):
-    """The same command in several processes that know nothing of each other."""
+def run_together(place, arguments, count, *, stop=None, prepare=None):
+    """The same command in several processes that know nothing of each other.
+
+    ``prepare`` is called in each, with its number, before the command line.
+    """
     _clear(place)
     pids = [_forked(place, arguments, stop, {}, number, prepare) for number in range(count)]
     return _ended(place, pids, together=False)
 
 
-def run_ranks(place, arguments, stop=None, rank=0, prepare=lambda number: None):
-    """The same in two processes that share the users, as torchrun would start them.
-
-    ``prepare`` is called in each, with its number, before the command line.
-    """
+def run_ranks(place, arguments, stop=None, rank=0, prepare=None):
+    """The same in two processes that share the users, as torchrun would start them."""
     _clear(place)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -111,9 +111,11 @@ def _forked(place, arguments, stop, environment, number, prepare):
         os.dup2(log, 2)
         (place / "pids" / str(os.getpid())).touch()
         sys.argv = ["ucfl", *map(str, arguments)]
-        prepare(number)
+        if prepare:
+            prepare(number)
         moments = Moments(stop)
-        moments.start()
+        if stop:
+            moments.start()
         try:
             main()
         finally:
@@ -157,4 +159,4 @@ def _ended(place, pids, together=True):
 
 
 def _said(place):
-    return "\n".join(file.read_text() for file in sorted(place.glob("said*")))[-6000:]
+    return "\n".join(file.read_text() for file in sorted(place.glob("said*")))

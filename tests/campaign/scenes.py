@@ -34,7 +34,7 @@ CPU = torch.device("cpu")
 
 def run_command(folder, rounds, *more, out="r"):
     command = ["run", folder / "data", "--model", "mlp", "--set", "batch=4", "--json", "--rounds"]
-    command += [rounds, "--checkpoint-seconds", 0, "--out", folder / out, *more]
+    command += [rounds, "--plain", "--checkpoint-seconds", 0, "--out", folder / out, *more]
     return [str(word) for word in command]
 
 

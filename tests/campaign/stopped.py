@@ -14,5 +14,6 @@ from ucfl.cli import main
 stops = json.loads(sys.argv[1])
 sys.argv = ["ucfl", *sys.argv[2:]]
 mine = stops.get(os.environ["RANK"])
-Moments(Stop(**mine) if mine else None).start()
+if mine:
+    Moments(Stop(**mine)).start()
 main()

@@ -1,6 +1,6 @@
 """Random stops of ``ucfl``, and whether what is resumed ends in the undisturbed history.
 
-usage: python tests/campaign/stops.py STOPS [--seed SEED] [--kinds run,compare,…]
+usage: python tests/campaign/stops.py STOPS [--seed SEED] [--kinds run,compare,…] [--plain]
 
 Kinds: run, compare, reproduce, fresh (a run that replaces another), ranks (two processes that
 share the users) and torchrun (the same, started by torchrun itself: slow). Each work is stopped up
@@ -31,7 +31,7 @@ from ucfl.users import datasets
 SIGNALS = (("KILL",), ("TERM",), ("INT",), ("INT", "INT"), ("TERM", "TERM"))
 #: anywhere, then the moments that lost rounds once.
 WHERE = ("anywhere", "anywhere", "claiming", "evaluating", "writing", "writing")
-KINDS = {"run": 8, "compare": 3, "reproduce": 2, "fresh": 3, "ranks": 4, "torchrun": 1}
+KINDS = {"run": 8, "compare": 3, "reproduce": 2, "fresh": 3, "ranks": 4, "torchrun": 2}
 MOST = 6
 ALGORITHMS = ("fedavg", "user-centric:streams=2", "scaffold", "ditto")
 #: Those whose users can be shared out.
@@ -41,8 +41,9 @@ SHARED = ALGORITHMS[:3]
 class Campaign:
     """Works that are stopped; ``seen`` counts the stops by kind, signals and place."""
 
-    def __init__(self, folder, seed, kinds=tuple(KINDS)):
-        self.folder, self.random, self.kinds = folder, random.Random(seed), kinds
+    def __init__(self, folder, seed, kinds, plain):
+        self.folder, self.random = folder, random.Random(seed)
+        self.kinds, self.plain = kinds, plain
         self.seen, self.whole, self.places = Counter(), {}, {}
         self.trail = []  # of the work at hand: its command, and how each attempt ended
         works.write_users(folder / "data")
@@ -127,7 +128,12 @@ class Campaign:
         if key not in self.whole:
             place = self.folder / f"whole-{len(self.whole)}"
             start = processes.run if work.ranks == 1 else processes.run_ranks
-            ended = start(place, work.arguments(place))
+            counted = Stop("anywhere", 0)
+            ended = start(place, work.arguments(place), counted)
+            if work.ranks > 1:  # the other one's calls, too
+                shutil.rmtree(place / "r")
+                other = start(place, work.arguments(place), counted, 1)
+                ended = replace(other, counts=(ended.counts[0], other.counts[1]))
             if set(ended.codes) != {0}:
                 raise Wrong(f"the undisturbed work fails: {ended.said}")
             processes.learn_imports(place)
@@ -142,6 +148,7 @@ class Campaign:
         kind = self.random.choices(self.kinds, [KINDS[kind] for kind in self.kinds])[0]
         label = choose(ALGORITHMS)
         users = (str(self.folder / "data"), "--model", "mlp", "--set", "batch=4", "--json")
+        users += ("--plain",) if self.plain or choose((True, False)) else ()
         if kind == "compare":
             names, seeds = ",".join(self.random.sample(ALGORITHMS, 2)), choose(("0", "0-1"))
             options = ("--rounds", "3", "--algorithms", names, "--seeds", seeds)
@@ -180,11 +187,13 @@ def main():
     parser.add_argument("stops", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--plain", action="store_true", help="no tracing, which takes long")
     asked = parser.parse_args()
     torch.set_num_threads(1)  # a process with threads cannot be forked
     began = time.monotonic()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        campaign = Campaign(Path(folder), asked.seed, tuple(asked.kinds.split(",")))
+        kinds = tuple(asked.kinds.split(","))
+        campaign = Campaign(Path(folder), asked.seed, kinds, asked.plain)
         good = campaign.stops(asked.stops)
         total = sum(campaign.seen.values())
         for i, what in enumerate(("kind", "signals", "place")):

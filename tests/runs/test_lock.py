@@ -77,6 +77,19 @@ def test_fresh_replaces_a_run_only_when_the_new_one_has_something(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "r"]
 
 
+def test_the_dead_are_not_said_to_have_a_folder(tmp_path, monkeypatch):
+    """Who takes a lock over writes its name an instant later."""
+    file = tmp_path / ".r.lock"
+    with held(tmp_path / "r"):
+        name = file.read_text()
+        dead = json.dumps({**json.loads(name), "pid": 2**22 + 1})  # beyond any process's
+        for text in ("", dead):
+            file.write_text(text)
+            monkeypatch.setattr("ucfl.runs.lock.time.sleep", lambda _: file.write_text(name))
+            with pytest.raises(Busy, match=f"in use by process {os.getpid()} on "):
+                quick(tmp_path / "r")
+
+
 def test_a_folder_has_one_lock_whatever_links_lead_there(tmp_path):
     quick(tmp_path / "r")
     (tmp_path / "link").symlink_to("r")

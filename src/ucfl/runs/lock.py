@@ -68,10 +68,10 @@ def _locked(file: Path, folder: Path) -> int:
                 f"{folder} cannot be written ({error.strerror}); give --out another folder."
             ) from error
         if not _lock(handle):
-            owner = _owner(handle)
+            who = _new_owner(handle)
             os.close(handle)
             raise Busy(
-                f"{folder} is in use by {owner or 'another process'}; wait for it, or give --out "
+                f"{folder} is in use by {who or 'another process'}; wait for it, or give --out "
                 "another folder."
             )
         with contextlib.suppress(FileNotFoundError):
@@ -104,6 +104,16 @@ def _owner(handle: int) -> str:
         return _in_words(os.pread(handle, 4096, 0))
     except OSError:
         return ""
+
+
+def _new_owner(handle: int) -> str:
+    """Who has the lock: it writes its name right after it has it, over that of the dead."""
+    for _ in range(100):
+        text = os.pread(handle, 4096, 0)
+        if (who := _in_words(text)) and not _is_gone(text):
+            return who
+        time.sleep(0.01)
+    return ""
 
 
 def _in_words(text: bytes) -> str:
