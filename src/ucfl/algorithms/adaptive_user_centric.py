@@ -148,7 +148,7 @@ class AdaptiveUserCentric(Algorithm):
 
     def start_traffic(self, fed: Federation, state: State) -> Traffic:
         """As the paper's method: θ⁰ down, a gradient up, one pass over the data."""
-        return Traffic(down=1, up=1, work=fed.work(int(fed.sizes.sum())))
+        return Traffic(down=1, up=1, work=fed.work(fed.total(fed.sizes)))
 
     def describe(self, state: State) -> str:
         """How many streams the plan has."""

@@ -113,7 +113,7 @@ class UserCentric(Algorithm):
     def start_traffic(self, fed: Federation, state: State) -> Traffic:
         """θ⁰ down, a gradient as large as the model (or its sketch) up, one pass over the data."""
         up = self.sketch / fed.rows.size if self.sketch else 1
-        return Traffic(down=1, up=up, work=fed.work(int(fed.sizes.sum())))
+        return Traffic(down=1, up=up, work=fed.work(fed.total(fed.sizes)))
 
     def describe(self, state: State) -> str:
         """What the collaboration round found, in plain words."""

@@ -340,9 +340,13 @@ class Federation:
     # -- what it costs ----------------------------------------------------------------------
 
     def examples(self, training: LocalTraining, repeat: int = 1) -> int:
-        """How many examples the present users train on in a round."""
-        each = self._plan(training, repeat).examples
-        return sum(each) if self._here is None else sum(each[user] for user in self._here[1])
+        """How many examples the present users train on in a round, in all processes."""
+        each = torch.tensor(self._plan(training, repeat).examples, device=self.device)
+        return self.total(each)
+
+    def total(self, counts: Tensor) -> int:
+        """The sum of numbers [m] over the present users of all processes."""
+        return int(self.gathered(self._theirs(counts).sum()[None]).sum())
 
     def work(self, examples: float) -> float:
         """What training on so many examples costs, in units of FedAvg's local work."""
@@ -353,8 +357,7 @@ class Federation:
 
         A forward pass counts a third of a training pass over as many examples.
         """
-        sizes = self.users.split(split).sizes
-        return self.work(int((sizes if self.here is None else sizes[self.here]).sum())) / 3
+        return self.work(self.total(self.users.split(split).sizes)) / 3
 
 
 @lru_cache(maxsize=256)

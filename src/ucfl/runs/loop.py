@@ -293,8 +293,9 @@ class Loop:
         else:
             point = self._on_device(point)
         began -= point.seconds
+        once = self.algorithm.start_traffic(self.fed, point.state)
         if distributed.is_first():
-            self._describe(point)
+            self._describe(point, once)
         saved, first = time.perf_counter(), point.round + 1
         kept = point.round
         try:
@@ -327,12 +328,11 @@ class Loop:
         if point.dropped:
             self._note(dropped_in_words(point.dropped, self.users.names))
 
-    def _describe(self, point: Checkpoint) -> None:
+    def _describe(self, point: Checkpoint, once: Traffic) -> None:
         """Write what the run is; of a finished one, only what a stop has left undone."""
         rounds = self.configuration.scenario.rounds
         finished = point.round == rounds
         if not finished or read_configuration(self.folder)["scenario"]["rounds"] != rounds:
-            once = self.algorithm.start_traffic(self.fed, point.state)
             write_configuration(
                 self.folder, self.configuration, self.fed, self.users, once, point.round
             )
