@@ -53,12 +53,12 @@ def main() -> None:
         signal.signal(signal.SIGINT, _stop)
     try:
         code = _command()
-    except KeyboardInterrupt:  # once more, on the way out
-        code = 130
-    for ending in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ending, signal.SIG_IGN)
-    with contextlib.suppress(UcflError):  # who is gone need not be waited for
-        distributed.leave(failed=code != 0)
+        for ending in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(ending, signal.SIG_IGN)
+        with contextlib.suppress(UcflError):  # who is gone need not be waited for
+            distributed.leave(failed=code != 0)
+    except KeyboardInterrupt:  # once more, on the way out: there is nothing left to do
+        os._exit(130)
     sys.exit(code)
 
 
