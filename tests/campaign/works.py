@@ -14,6 +14,7 @@ from processes import Wrong
 from ucfl.errors import UcflError
 from ucfl.runs import Run
 from ucfl.runs.checkpoint import Checkpoint
+from ucfl.runs.files import UNFINISHED
 from ucfl.runs.folder import CHECKPOINT, CONFIGURATION, HISTORY
 
 CPU = torch.device("cpu")
@@ -64,7 +65,9 @@ def left(folder):
             found[name] = {word: about[word] for word in ("configuration", "scenario", "users")}
         elif file.suffix == ".npz":
             with np.load(file) as stored:
-                found[name] = {word: _bytes(stored[word]) for word in stored if word != "about"}
+                found[name] = {
+                    word: _bytes(stored[word]) for word in stored if word not in ("about", "sha256")
+                }
         elif file.is_file() and file.suffix not in (".pdf", ".html", ".csv"):
             found[name] = "a file"
     return found
@@ -79,9 +82,18 @@ def _bytes(value):
     return repr(value)
 
 
+def _checkpoints(folder):
+    """Those that are whole: what a process was writing when it died is in a folder of its own."""
+    return [
+        file
+        for file in sorted(folder.rglob(CHECKPOINT))
+        if not file.parent.name.endswith(UNFINISHED)
+    ]
+
+
 def check_begun(folder, histories):
     """What is stored after a stop is the beginning of the undisturbed run."""
-    for file in sorted(folder.rglob(CHECKPOINT)):
+    for file in _checkpoints(folder):
         try:
             run = Run.open(file.parent)
             stored, name = run.checkpoint.history, f"{file.parent.name} {run.algorithm.label}"
@@ -97,7 +109,7 @@ def check_begun(folder, histories):
 
 def histories(folder):
     """The histories of the runs in a folder, by their folders' and algorithms' names."""
-    found = [Run.open(file.parent) for file in folder.rglob(CHECKPOINT)]
+    found = [Run.open(file.parent) for file in _checkpoints(folder)]
     return {f"{run.folder.name} {run.algorithm.label}": run.checkpoint.history for run in found}
 
 

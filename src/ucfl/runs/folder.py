@@ -24,7 +24,7 @@ from ucfl.collaboration.found import Collaboration
 from ucfl.errors import UcflError, first_line, unreadable
 from ucfl.federation import Federation, default_initialisation, depends_on_rounds
 from ucfl.runs.checkpoint import AGAIN, Checkpoint
-from ucfl.runs.files import write_atomically
+from ucfl.runs.files import UNFINISHED, write_atomically
 from ucfl.runs.history import read_history
 from ucfl.runs.schema import FORMAT, StoredRun, checked, json_digest
 from ucfl.users import Scenario, Users
@@ -248,6 +248,7 @@ class Run:
 def find_runs(folder: Path) -> dict[str, list[Run]]:
     """The runs in a folder (or the folder itself), by algorithm, in order of their seeds."""
     places = [folder] if (folder / CONFIGURATION).exists() else sorted(folder.iterdir())
+    places = [place for place in places if not place.name.endswith(UNFINISHED)]
     found = [Run.open(place) for place in places if (place / CONFIGURATION).exists()]
     if not found:
         raise UcflError(
