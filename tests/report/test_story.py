@@ -45,6 +45,19 @@ def test_times_are_those_of_the_runs_themselves(story, runs):
                 )
 
 
+def test_a_part_of_the_users_is_said_and_timed_as_such(tmp_path):
+    story = told(quick(tmp_path / "r", participation="2 users"))
+    run = ucfl.Run.open(tmp_path / "r")
+    part, users = story["participants"], story["users"]
+    assert (part, users) == (2, 3)
+    assert any(f"{part} of the {users} users take part" in note for note in story["notes"])
+    system = SYSTEMS["slow-uplink"]
+    mine = method_curve(method_of(story, "fedavg"), users, part, system)
+    assert mine.times == pytest.approx(curve(run, system).times)
+    everyone = method_curve(method_of(story, "fedavg"), users, users, system)
+    assert mine.times[-1] < everyone.times[-1]  # the slowest of fewer is faster
+
+
 def test_accuracies_are_those_of_the_comparison(story, runs):
     comparison = ucfl.runs.Comparison(next(iter(runs.values()))[0].scenario, (0, 1), runs)
     for label, row in comparison.to_json()["algorithms"].items():

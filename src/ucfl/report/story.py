@@ -197,6 +197,11 @@ def _notes(story: Story, accounts: dict[str, list[Account]]) -> list[str]:
         + (f" and {len(seeds)} seeds" if len(seeds) > 1 else "")
         + "; single users are kept for the final round only."
     ]
+    if story["participants"] < story["users"]:
+        notes.append(
+            f"In a round, {story['participants']} of the {story['users']} users take part; all of "
+            "them are evaluated."
+        )
     for label, found in accounts.items():
         short = [one for one in found if one.rounds < one.scenario.rounds]
         if short:

@@ -98,7 +98,7 @@ def run(
     fresh: bool = False,
     on_divergence: OnDivergence = "drop",
     users: Users | None = None,
-    participation: CohortFunction | None = None,
+    participation: CohortFunction | float | str | None = None,
     checkpoint_seconds: float = 10.0,
     on_round: OnRound | None = None,
     on_note: OnNote | None = None,
@@ -106,8 +106,8 @@ def run(
 ) -> Run:
     """Train one algorithm on one scenario, and keep the run in a folder.
 
-    ``users`` takes the place of the scenario's own users, ``participation(t)`` that of its
-    participation: it gives the places of the users that take part in round t. The folder is
+    ``users`` takes the place of the scenario's own users, ``participation`` that of its
+    participation: it may be a function that gives the places of round t's users. The folder is
     ``out``, or one under ``runs/`` named after the configuration. An unfinished run there is
     continued with ``resume`` and replaced with ``fresh``; a checkpoint is written every
     ``checkpoint_seconds`` and at the end. Same seed and machine, same numbers, however often it was
@@ -118,7 +118,10 @@ def run(
 
     Under ``torchrun`` each process trains its share of the users; the first one writes the run.
     """
-    scenario, users = populated(adjusted(scenario, rounds), seed, users)
+    found = adjusted(scenario, rounds)
+    if isinstance(participation, int | float | str):
+        found, participation = found.change({"participation": participation}), None
+    scenario, users = populated(found, seed, users)
     return train(
         scenario,
         algorithms.find(algorithm) if isinstance(algorithm, str) else algorithm,
