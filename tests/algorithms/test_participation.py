@@ -11,7 +11,7 @@ from conftest import make_federation, make_users
 from ucfl.algorithms import REGISTRY, find
 from ucfl.collaboration import Mixing
 from ucfl.errors import UcflError
-from ucfl.runs.loop import federation
+from ucfl.runs.building import federation
 from ucfl.users import Participation, Scenario
 
 pytestmark = pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")  # users are alike

@@ -11,7 +11,8 @@ from conftest import make_federation, make_users
 from ucfl import algorithms
 from ucfl.collaboration import fixed_streams, stream_choices
 from ucfl.runs.checkpoint import Checkpoint
-from ucfl.runs.folder import CHECKPOINT, HISTORY, Configuration, write_configuration
+from ucfl.runs.configuration import Configuration
+from ucfl.runs.folder import CHECKPOINT, HISTORY, write_configuration
 from ucfl.runs.history import write_history
 from ucfl.users import Scenario
 from ucfl.wireless import Traffic

@@ -92,7 +92,7 @@ sys.path[:0] = {paths!r}
 from conftest import make_federation, make_users
 from ucfl.algorithms import find
 from ucfl import distributed
-from ucfl.runs.loop import _my_users
+from ucfl.runs.building import my_users
 
 import warnings; warnings.simplefilter("ignore")
 distributed.join()
@@ -102,7 +102,7 @@ dist.all_reduce = lambda t, *a, **k: (sent.append(t.numel()), reduce(t, *a, **k)
 users = make_users([20, 8, 16, 33, 13], groups=[0, 0, 1, 1, 1])
 for name in {names!r}:
     whole = make_federation(users)
-    fed = make_federation(_my_users(users))
+    fed = make_federation(my_users(users))
     algorithm = find(name)
     state = algorithm.start(fed)
     for t in (1, 2):

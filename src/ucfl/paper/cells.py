@@ -21,8 +21,9 @@ from ucfl.arrays import read_npz
 from ucfl.errors import UcflError, unreadable
 from ucfl.federation import default_initialisation
 from ucfl.runs import Run
+from ucfl.runs.configuration import explicit
 from ucfl.runs.files import write_atomically
-from ucfl.runs.folder import explicit, mean, worst
+from ucfl.runs.folder import mean, worst
 from ucfl.runs.schema import FORMAT, StoredCell, parts_digest, validated
 from ucfl.users import Scenario
 from ucfl.wireless import Traffic

@@ -15,11 +15,12 @@ from ucfl.federation import Federation
 from ucfl.paper.cells import Cell, Entry, Result, Store
 from ucfl.paper.items import work
 from ucfl.runs import Progress, Run, Stopped, federation
+from ucfl.runs.building import Engine, find_device
 from ucfl.runs.claim import Unusable
 from ucfl.runs.files import remove_unfinished
 from ucfl.runs.folder import device_name
 from ucfl.runs.lock import Busy, held
-from ucfl.runs.loop import Engine, OnNote, OnRound, find_device, train
+from ucfl.runs.loop import OnNote, OnRound, train
 from ucfl.users import Scenario, Users
 
 #: Results by entry, in order of their seeds: what tables, claims and figures are made from.

@@ -13,8 +13,9 @@ import torch
 from ucfl import distributed
 from ucfl.errors import UcflError
 from ucfl.runs.checkpoint import Checkpoint, before
+from ucfl.runs.configuration import Configuration
 from ucfl.runs.files import remove_unfinished
-from ucfl.runs.folder import CHECKPOINT, CONFIGURATION, Configuration, read_configuration
+from ucfl.runs.folder import CHECKPOINT, CONFIGURATION, read_configuration
 from ucfl.runs.lock import held
 from ucfl.users.scenario import OF_USERS
 

@@ -12,17 +12,10 @@ import numpy as np
 from ucfl import algorithms as registry
 from ucfl import distributed
 from ucfl.errors import UcflError
-from ucfl.runs.folder import Configuration, Run, deviation
-from ucfl.runs.loop import (
-    Engine,
-    OnDivergence,
-    OnNote,
-    OnRound,
-    adjusted,
-    federation,
-    populated,
-    train,
-)
+from ucfl.runs.building import Engine, adjusted, federation, populated
+from ucfl.runs.configuration import Configuration
+from ucfl.runs.folder import Run, deviation
+from ucfl.runs.loop import OnDivergence, OnNote, OnRound, train
 from ucfl.users import Scenario
 
 

@@ -12,27 +12,22 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor
 
-from ucfl import algorithms, distributed, users
+from ucfl import algorithms, distributed
 from ucfl.algorithms import Algorithm
 from ucfl.errors import Diverged, UcflError
-from ucfl.execution import Options
 from ucfl.federation import (
     CohortFunction,
-    Cohorts,
     Federation,
-    LocalTraining,
     Memory,
-    create,
-    schedule,
 )
 from ucfl.runs import stopping
+from ucfl.runs.building import Engine, adjusted, federation, populated
 from ucfl.runs.checkpoint import Checkpoint, before
 from ucfl.runs.claim import claimed, common_point
+from ucfl.runs.configuration import Configuration, explicit
 from ucfl.runs.folder import (
-    Configuration,
     Run,
     dropped_in_words,
-    explicit,
     mean,
     read_configuration,
     worst,
@@ -40,7 +35,7 @@ from ucfl.runs.folder import (
 )
 from ucfl.runs.history import METRICS
 from ucfl.runs.keep import checkpoint_file, complete, keep_anywhere, keep_or_go_on
-from ucfl.users import Participation, Scenario, Users
+from ucfl.users import Scenario, Users
 from ucfl.wireless import Traffic
 
 
@@ -68,15 +63,6 @@ OWN_WEIGHTS = (
     "default ones may hide from user-centric methods which users are alike: --set "
     "initialisation=he-glorot draws convolutions and linear layers that are not frozen anew."
 )
-
-
-class Engine(Options, total=False):
-    """How and where a federation computes: rounding, and nothing else, depends on it.
-
-    ``device`` is a name, ``auto`` the GPU where there is one.
-    """
-
-    device: str
 
 
 class Stopped(Exception):  # noqa: N818 (a stop is no error)
@@ -135,72 +121,6 @@ def run(
         on_round=on_round,
         on_note=on_note,
     )
-
-
-def adjusted(scenario: str | Scenario, rounds: int | None) -> Scenario:
-    """The scenario by name or value, with another number of rounds where one is given."""
-    found = users.find(scenario) if isinstance(scenario, str) else scenario
-    return found if rounds is None else found.change({"rounds": rounds})
-
-
-def populated(scenario: Scenario, seed: int, given: Users | None) -> tuple[Scenario, Users]:
-    """The users, given or the scenario's own, and the scenario with what is true of them."""
-    found = given if given is not None else scenario.build(seed)
-    return scenario.serving(found, given=given is not None), found
-
-
-def federation(
-    scenario: Scenario,
-    seed: int = 0,
-    *,
-    users: Users | None = None,
-    participation: CohortFunction | None = None,
-    device: str = "auto",
-    **engine: Unpack[Options],
-) -> Federation:
-    """The federation that a scenario and a seed describe: this process's share of it."""
-    distributed.join()
-    users = users if users is not None else scenario.build(seed)
-    cohorts = Cohorts.of(users, seed, Participation.of(scenario.participation), participation)
-    mine = distributed.share(len(users))
-    users = _my_users(users)
-    model = create(scenario.model, users.input_shape, users.classes, seed, scenario.initialisation)
-    training = LocalTraining(
-        lr=scenario.lr,
-        momentum=scenario.momentum,
-        batch=scenario.batch,
-        epochs=scenario.epochs,
-        last_batch=scenario.last_batch,
-        optimiser=scenario.optimiser,
-        optimiser_state=scenario.optimiser_state,
-        weight_decay=scenario.weight_decay,
-        schedule=schedule(scenario.schedule, scenario.rounds),
-    )
-    return Federation(
-        users,
-        model,
-        training=training,
-        device=find_device(device),
-        seed=seed,
-        variance_batch=scenario.variance_batch,
-        gathered=distributed.gathered,
-        cohort=lambda t: None if (all_ := cohorts(t)) is None else all_[mine.start : mine.stop],
-        **engine,
-    )
-
-
-def find_device(name: str) -> torch.device:
-    """A device by name; ``auto`` is the GPU where there is one."""
-    if name == "auto":
-        name = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
-        return torch.device(name)
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise UcflError(f"the device {name!r} cannot be used here ({reason}).") from error
-    return device
 
 
 def train(
@@ -442,15 +362,3 @@ class Loop:
 def _everyone(users: Users, present: Tensor | None) -> Tensor:
     """[m]: who takes part."""
     return torch.ones(len(users), dtype=torch.bool) if present is None else present
-
-
-def _my_users(users: Users) -> Users:
-    """This process's share of the users."""
-    ranks = distributed.ranks()
-    if ranks == 1:
-        return users
-    if len(users) < ranks:
-        raise UcflError(
-            f"{len(users)} users cannot be shared out to {ranks} processes: start fewer."
-        )
-    return users.select(list(distributed.share(len(users))))

@@ -16,8 +16,8 @@ from ucfl.arrays import read_npy, read_npz
 from ucfl.collaboration import stream_choices, tradeoff_function
 from ucfl.collaboration.streams import MOST_STREAMS, NEARLY
 from ucfl.errors import UcflError, unreadable
+from ucfl.runs.building import federation
 from ucfl.runs.folder import Run, find_runs
-from ucfl.runs.loop import federation
 from ucfl.runs.timing import common_target, curve, unequal_rounds
 from ucfl.users import Scenario
 from ucfl.wireless import Plan

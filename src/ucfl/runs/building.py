@@ -1,0 +1,100 @@
+"""The federation that a scenario describes: users, model, training, cohorts, device."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import torch
+
+from ucfl import distributed, users
+from ucfl.errors import UcflError
+from ucfl.execution import Options
+from ucfl.federation import CohortFunction, Cohorts, Federation, LocalTraining, create, schedule
+from ucfl.users import Participation, Scenario, Users
+
+
+class Engine(Options, total=False):
+    """How and where a federation computes: rounding, and nothing else, depends on it.
+
+    ``device`` is a name, ``auto`` the GPU where there is one.
+    """
+
+    device: str
+
+
+def adjusted(scenario: str | Scenario, rounds: int | None) -> Scenario:
+    """The scenario by name or value, with another number of rounds where one is given."""
+    found = users.find(scenario) if isinstance(scenario, str) else scenario
+    return found if rounds is None else found.change({"rounds": rounds})
+
+
+def populated(scenario: Scenario, seed: int, given: Users | None) -> tuple[Scenario, Users]:
+    """The users, given or the scenario's own, and the scenario with what is true of them."""
+    found = given if given is not None else scenario.build(seed)
+    return scenario.serving(found, given=given is not None), found
+
+
+def federation(
+    scenario: Scenario,
+    seed: int = 0,
+    *,
+    users: Users | None = None,
+    participation: CohortFunction | None = None,
+    device: str = "auto",
+    **engine: Unpack[Options],
+) -> Federation:
+    """The federation that a scenario and a seed describe: this process's share of it."""
+    distributed.join()
+    users = users if users is not None else scenario.build(seed)
+    cohorts = Cohorts.of(users, seed, Participation.of(scenario.participation), participation)
+    mine = distributed.share(len(users))
+    users = my_users(users)
+    model = create(scenario.model, users.input_shape, users.classes, seed, scenario.initialisation)
+    training = LocalTraining(
+        lr=scenario.lr,
+        momentum=scenario.momentum,
+        batch=scenario.batch,
+        epochs=scenario.epochs,
+        last_batch=scenario.last_batch,
+        optimiser=scenario.optimiser,
+        optimiser_state=scenario.optimiser_state,
+        weight_decay=scenario.weight_decay,
+        schedule=schedule(scenario.schedule, scenario.rounds),
+    )
+    return Federation(
+        users,
+        model,
+        training=training,
+        device=find_device(device),
+        seed=seed,
+        variance_batch=scenario.variance_batch,
+        gathered=distributed.gathered,
+        cohort=lambda t: None if (all_ := cohorts(t)) is None else all_[mine.start : mine.stop],
+        **engine,
+    )
+
+
+def find_device(name: str) -> torch.device:
+    """A device by name; ``auto`` is the GPU where there is one."""
+    if name == "auto":
+        name = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
+        return torch.device(name)
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise UcflError(f"the device {name!r} cannot be used here ({reason}).") from error
+    return device
+
+
+def my_users(users: Users) -> Users:
+    """This process's share of the users."""
+    ranks = distributed.ranks()
+    if ranks == 1:
+        return users
+    if len(users) < ranks:
+        raise UcflError(
+            f"{len(users)} users cannot be shared out to {ranks} processes: start fewer."
+        )
+    return users.select(list(distributed.share(len(users))))

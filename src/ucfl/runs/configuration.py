@@ -1,0 +1,114 @@
+"""What decides a run's numbers, and how another configuration is told."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ucfl.algorithms import Algorithm
+from ucfl.federation import Federation, default_initialisation, depends_on_rounds
+from ucfl.users import Scenario, Users
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What decides a run's numbers; with the versions and the machine, enough to repeat it."""
+
+    scenario: Scenario
+    algorithm: str
+    seed: int
+    data: str
+    model: str
+    precision: str
+    probe: tuple[float, ...]
+    cohorts: str = ""
+
+    @classmethod
+    def of(
+        cls, scenario: Scenario, algorithm: Algorithm, fed: Federation, users: Users
+    ) -> Configuration:
+        """The configuration of a run; ``users`` are those of all processes."""
+        row = np.ascontiguousarray(fed.rows.initial.cpu().numpy())
+        model = hashlib.sha256(row.view(np.uint8).data).hexdigest()
+        return cls(
+            scenario,
+            algorithm.label,
+            fed.seed,
+            users.checksum(),
+            model,
+            fed.precision,
+            probe(fed),
+            cohorts(fed),
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """What must be equal for a run to be continued; more rounds may be asked for.
+
+        (Unless the learning rates follow the number of rounds.)
+        """
+        apart = {"name", "description"}
+        apart |= set() if depends_on_rounds(self.scenario.schedule) else {"rounds"}
+        fields = self.scenario.model_dump(mode="json", exclude=apart)
+        words = {"algorithm": self.algorithm, "seed": self.seed}
+        words |= {"data": self.data, "model": self.model}
+        # Where it is the default it is not named: folders keep the names that they had.
+        words |= {} if self.precision == "default" else {"precision": self.precision}
+        words |= {"participation": self.cohorts} if self.cohorts else {}
+        return {**words, "scenario": fields}
+
+    def behaves_like(self, stored: list[float] | None) -> bool:
+        """Whether the model still computes what it did, up to rounding."""
+        if stored is None:  # a run of version 0.1
+            return True
+        old, new = np.asarray(stored, dtype=np.float64), np.asarray(self.probe)
+        return old.shape == new.shape and bool(
+            np.allclose(old, new, rtol=0, atol=0.02 * (1e-6 + np.nanmax(np.abs(new), initial=0)))
+        )
+
+    @property
+    def folder_name(self) -> str:
+        """A name that tells a person what is inside, and differs where configurations do."""
+        digest = hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
+        words = [self.scenario.name, self.algorithm, f"{self.scenario.rounds}rounds"]
+        words += [f"seed{self.seed}", digest[:8]]
+        return re.sub(r"[^\w.=-]+", "-", "-".join(words))
+
+
+def explicit(scenario: Scenario) -> Scenario:
+    """The scenario with how its model's first weights are made, which the model may decide."""
+    chosen = scenario.initialisation or default_initialisation(scenario.model)
+    return scenario.change({"initialisation": chosen})
+
+
+def probe(fed: Federation) -> tuple[float, ...]:
+    """Some outputs of the model, by which another ``forward()`` is told; rounding differs.
+
+    At weights near the first ones: a last layer that starts from zero would hide the others.
+    """
+    row, cut = fed.rows.initial.to(fed.device), fed.rows.trainable
+    moved = row.clone()
+    moved[:cut] += 0.05 * torch.arange(cut, dtype=row.dtype, device=row.device).sin()
+    with torch.no_grad():
+        out = fed.model.outputs(moved, fed.users.train.inputs[0, :4])
+    return tuple(out.flatten()[:64].double().nan_to_num().tolist())
+
+
+def cohorts(fed: Federation) -> str:
+    """A checksum of the first cohorts, by which traces and a person's functions are told."""
+    digest, partial = hashlib.sha256(), False
+    for t in range(1, 17):
+        try:
+            mine = fed.cohort(t)
+        except LookupError:  # a person's function that knows the run's rounds alone
+            break
+        if mine is not None:
+            partial = True
+            every = fed.gathered(mine.to(fed.device)).cpu().numpy()
+            digest.update(str(t).encode() + every.tobytes())
+    return digest.hexdigest() if partial else ""
