@@ -10,9 +10,10 @@ demo: $(READY)
 		--rounds 15 --out runs/demo --fresh
 	$(BIN)/ucfl report runs/demo
 
-# In as many processes as there are cores: most tests wait for Python, not for PyTorch.
+# In as many processes as there are cores, each with one thread of PyTorch's: more would wait for
+# each other. Tests of threads ask for them.
 test: lint
-	$(BIN)/pytest -m "not long" -n auto
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not long" -n auto
 
 test-long: $(READY)
 	$(BIN)/pytest -m long

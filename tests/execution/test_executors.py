@@ -20,6 +20,15 @@ COUNTS = [4, 1, 6, 3, 3, 6, 2]
 device = torch.device(DEVICE)
 
 
+@pytest.fixture(autouse=True)
+def two_threads():
+    """Chunks are shared out to threads, however many the machine's cores are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
 def executors():
     """Every executor there is, by name."""
     stacked = Recorded if device.type == "cuda" else Stacked
