@@ -166,9 +166,12 @@ def ranks_on_a_folder_in_use_are_refused(folder):
 def ranks_that_are_terminated_stop_after_the_same_round(folder):
     """As SIGTERM to torchrun, or Ctrl-C at a terminal, reaches them: when they are apart."""
     place, whole = folder / "processes", shared(folder, "whole", 4)
+    counting = Stop("evaluating", 0)
+    counts = processes.run_ranks(place, run_command(folder, 4, out="counted"), counting).counts
     for signals in (("TERM",), ("INT", "INT")):
         fired, pids = str(place / "fired"), str(place / "pids")
-        stop = Stop("writing", 300, signals, fired, 30, "all", pids)
+        middle = counts[0]["evaluating"] // 2
+        stop = Stop("evaluating", middle, signals, fired, 30, "all", pids)
         ended = processes.run_ranks(place, run_command(folder, 4), stop)
         assert ended.codes == (130, 130), ended.said
         (first, *_), (second, *_) = rounds_stored(folder / "r")
