@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ucfl.collaboration import Collaboration
-from ucfl.federation import Federation, LocalTraining
+from ucfl.federation import Architecture, Federation, LocalTraining
 from ucfl.options import check_fields
 from ucfl.users import Split
 from ucfl.wireless import Traffic
@@ -74,6 +74,10 @@ class Algorithm(ABC):
     def models(self, state: State) -> Tensor:
         """Θ: the model that each user would deploy now."""
         return tensor(state, "theta")
+
+    def model(self, architecture: Architecture, state: State, user: int) -> nn.Module:
+        """The model that a user would deploy now, as a module; mixtures have one of their own."""
+        return architecture.module(self.models(state)[user])
 
     def accuracy(self, fed: Federation, state: State, split: Split = "test") -> Tensor:
         """Each user's accuracy with the model that it would deploy."""

@@ -7,15 +7,34 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (PyTorch's own convention)
-from torch import Tensor
+from torch import Tensor, nn
 
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
 from ucfl.collaboration import Mixing
-from ucfl.federation import Federation, reinitialised
+from ucfl.federation import Architecture, Federation, reinitialised
 from ucfl.federation.evaluation import correct
 from ucfl.options import Copies
 from ucfl.users import Split
 from ucfl.wireless import Traffic
+
+
+class Mixture(nn.Module):
+    """log Σ_k π_k p(y | x; θ_k): what a user predicts with, computed as its run evaluates it."""
+
+    shares: Tensor
+
+    def __init__(self, components: list[nn.Module], shares: Tensor) -> None:
+        super().__init__()
+        self.components = nn.ModuleList(components)
+        self.register_buffer("shares", shares.clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Log-probabilities of the classes, in float64."""
+        each = [component(x).double().softmax(-1) for component in self.components]
+        mixture = torch.zeros_like(each[0])
+        for share, probabilities in zip(self.shares.double(), each, strict=True):
+            mixture += share * probabilities
+        return mixture.clamp(min=torch.finfo(mixture.dtype).tiny).log()
 
 
 @dataclass(frozen=True)
@@ -65,6 +84,11 @@ class FedEM(Algorithm):
         components, shares = tensor(state, "components"), tensor(state, "shares")
         common = components.reshape(1, -1).expand(len(shares), -1)
         return torch.cat([common, shares.to(common.dtype)], dim=1)
+
+    def model(self, architecture: Architecture, state: State, user: int) -> nn.Module:
+        """The mixture of predictions."""
+        components = [architecture.module(row) for row in tensor(state, "components")]
+        return Mixture(components, tensor(state, "shares")[user])
 
     def accuracy(self, fed: Federation, state: State, split: Split = "test") -> Tensor:
         """Of the mixture of predictions."""

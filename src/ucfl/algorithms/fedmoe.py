@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from ucfl.algorithms.algorithm import Algorithm, State
 from ucfl.collaboration import Mixing
 from ucfl.errors import UcflError
-from ucfl.federation import Federation, reinitialised
+from ucfl.federation import Architecture, Federation, reinitialised
 from ucfl.options import Copies
 from ucfl.users import Split
 from ucfl.wireless import Traffic
@@ -21,10 +22,10 @@ from ucfl.wireless import Traffic
 class MixtureOfExperts(nn.Module):
     """p(y | x) = Σ_k g_k(x) p(y | x; θ_k), with a linear gate g that starts even."""
 
-    def __init__(self, experts: list[nn.Module], features: int) -> None:
+    def __init__(self, experts: list[nn.Module], input_shape: tuple[int, ...]) -> None:
         super().__init__()
         self.experts = nn.ModuleList(experts)
-        self.gate = nn.Linear(features, len(experts))
+        self.gate = nn.Linear(math.prod(input_shape), len(experts))
         nn.init.zeros_(self.gate.weight)
         nn.init.zeros_(self.gate.bias)
 
@@ -55,8 +56,7 @@ class FedMoE(Algorithm):
         """The model that users train; experts start apart, or they would stay equal."""
         experts = [fed.module(fed.initial()[0])]
         experts += [fed.module(reinitialised(fed, k)) for k in range(1, self.experts)]
-        model = MixtureOfExperts(experts, math.prod(fed.users.input_shape))
-        return model.to(fed.rows.dtype)
+        return MixtureOfExperts(experts, fed.users.input_shape).to(fed.rows.dtype)
 
     def federation(self, fed: Federation) -> Federation:
         """The same users with the mixture as their model."""
@@ -74,6 +74,12 @@ class FedMoE(Algorithm):
         average = Mixing.average(fed.sizes).among(fed.present)
         local[:, experts] = average @ local[:, experts]
         return {"theta": local}
+
+    def model(self, architecture: Architecture, state: State, user: int) -> nn.Module:
+        """The experts and the user's own gate."""
+        experts = [copy.deepcopy(architecture.template) for _ in range(self.experts)]
+        mixture = MixtureOfExperts(experts, architecture.input_shape).to(architecture.rows.dtype)
+        return replace(architecture, template=mixture).module(self.models(state)[user])
 
     def accuracy(self, fed: Federation, state: State, split: Split = "test") -> Tensor:
         """Of the mixture."""

@@ -1,6 +1,7 @@
 """What is computed: models as rows of Θ, local training, gradients, losses and accuracy."""
 
 from ucfl.federation.cohorts import CohortFunction, Cohorts
+from ucfl.federation.deployment import Architecture, Deployed
 from ucfl.federation.federation import Federation
 from ucfl.federation.gradients import Gradients
 from ucfl.federation.memory import Memory
@@ -18,8 +19,10 @@ from ucfl.federation.training import LastBatch, LocalTraining, Pull
 __all__ = [
     "MODELS",
     "OPTIMISERS",
+    "Architecture",
     "CohortFunction",
     "Cohorts",
+    "Deployed",
     "Federation",
     "Gradients",
     "LastBatch",

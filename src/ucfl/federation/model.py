@@ -60,14 +60,15 @@ class LocalModel:
 
     def call(self, tensors: dict[str, Tensor], inputs: Tensor) -> Tensor:
         """The module with these parameters and buffers, in its present mode and context."""
-        given = self._scaled(inputs)
+        given = scaled(inputs, self.rows.dtype)
         if self.writes_inputs:
             given = given.clone()
         outputs: Tensor = functional_call(self.adapted, tensors, (given,), tie_weights=False)
         return outputs.to(self.rows.dtype)
 
-    def _scaled(self, inputs: Tensor) -> Tensor:
-        """Bytes become numbers in [0, 1]; other numbers stay; both in the model's precision."""
-        if inputs.dtype == torch.uint8:
-            return inputs.to(self.rows.dtype) / 255
-        return inputs.to(self.rows.dtype) if inputs.is_floating_point() else inputs
+
+def scaled(inputs: Tensor, dtype: torch.dtype) -> Tensor:
+    """Bytes become numbers in [0, 1]; other numbers stay; both in the model's precision."""
+    if inputs.dtype == torch.uint8:
+        return inputs.to(dtype) / 255
+    return inputs.to(dtype) if inputs.is_floating_point() else inputs

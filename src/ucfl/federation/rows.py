@@ -46,6 +46,11 @@ class Rows:
                 )
 
     @property
+    def shapes(self) -> dict[str, list[int]]:
+        """The shape of every parameter and buffer, in the order in which a row holds them."""
+        return {name: list(shape) for name, _, _, shape, _ in self._slots}
+
+    @property
     def bytes(self) -> int:
         """What one model takes in memory and on air."""
         return self.initial.nbytes
@@ -98,6 +103,12 @@ class Rows:
 
     def module(self, row: Tensor, template: nn.Module) -> nn.Module:
         """A module of its own with the row's parameters and buffers, for deployment."""
+        if row.shape != (self.size,) or row.dtype != self.dtype:
+            raise UcflError(
+                f"a row of {row.numel():,} numbers in {row.dtype} is none of this model, which has "
+                f"{self.size:,} in {self.dtype}; give the model that was trained (a method whose "
+                "models are mixtures of several makes them itself)."
+            )
         module = copy.deepcopy(template)
         tensors = self.tensors(row[: self.trainable].clone(), row[self.trainable :])
         with torch.no_grad():
