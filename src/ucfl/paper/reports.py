@@ -14,7 +14,7 @@ from ucfl.report.answer import Story
 from ucfl.report.collaboration import measured
 from ucfl.runs.files import write_atomically
 from ucfl.users import Scenario
-from ucfl.users.population import numbered_names
+from ucfl.users.names import numbered_names
 
 
 def write_reports(

@@ -17,7 +17,9 @@ from torch import Tensor
 from ucfl.arrays import read_npz
 from ucfl.errors import UcflError
 from ucfl.memory import check_fits
+from ucfl.users.names import checked_names, numbered_names, place_of
 from ucfl.users.partition import hold_out
+from ucfl.users.words import in_words
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -93,6 +95,9 @@ class Users:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def __repr__(self) -> str:
+        return in_words(self)
+
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one example."""
@@ -102,9 +107,10 @@ class Users:
         """One of the three splits by its name."""
         return {"train": self.train, "validation": self.validation, "test": self.test}[name]
 
-    def select(self, users: Iterable[int]) -> Users:
-        """Some of the users, in the order given."""
-        index = torch.as_tensor(list(users), dtype=torch.int64)
+    def select(self, users: Iterable[int | str]) -> Users:
+        """Some of the users, by number or name, in the order given."""
+        places = [place_of(user, self.names) if isinstance(user, str) else user for user in users]
+        index = torch.as_tensor(places, dtype=torch.int64)
         return replace(
             self,
             train=self.train.select(index),
@@ -170,7 +176,7 @@ class Users:
         of every user's data is kept back and halved into the two (see
         :func:`ucfl.users.partition.hold_out`).
         """
-        names = tuple(names) if names is not None else numbered_names(len(train))
+        names = numbered_names(len(train)) if names is None else checked_names(names)
         if not train:
             raise UcflError("a federation needs at least one user, and none was given.")
         for kind, values in (("names", names), ("groups", groups)):
@@ -289,11 +295,6 @@ class Users:
             held_out=held_out,
             seed=seed,
         )
-
-
-def numbered_names(count: int) -> tuple[str, ...]:
-    """What users are called where nobody names them."""
-    return tuple(f"user-{i}" for i in range(count))
 
 
 def _take(pair: Pair, index: NDArray[np.int64]) -> Pair:
