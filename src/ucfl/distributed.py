@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -131,9 +132,14 @@ def mine(count: int, device: torch.device) -> slice:
 
 def share(users: int) -> range:
     """The users of this process, of so many: equal parts, the first ones larger by one."""
-    each, more = divmod(users, ranks())
-    start = rank() * each + min(rank(), more)
-    return range(start, start + each + (rank() < more))
+    return shares(users, ranks())[rank()]
+
+
+def shares(users: int, processes: int) -> list[range]:
+    """The users of each of so many processes."""
+    each, more = divmod(users, processes)
+    starts = [number * each + min(number, more) for number in range(processes + 1)]
+    return [range(*pair) for pair in itertools.pairwise(starts)]
 
 
 def agreed(tensor: Tensor) -> Tensor:

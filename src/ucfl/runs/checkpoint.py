@@ -125,6 +125,11 @@ class Checkpoint:
             raise ValueError("its cohorts do not fit its round")
 
 
+def checkpoint_name(rank: int = 0, ranks: int = 1) -> str:
+    """What the checkpoint of one of several processes is called; the first one's speaks for all."""
+    return "checkpoint.safetensors" if rank == 0 else f"checkpoint-{rank}of{ranks}.safetensors"
+
+
 def before(file: Path) -> Path:
     """Where the checkpoint before this one is, until a run is finished."""
     return file.with_name(f"{file.stem}-before{file.suffix}")

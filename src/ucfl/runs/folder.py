@@ -7,7 +7,7 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -16,35 +16,42 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import nn
 
 from ucfl import algorithms, distributed
 from ucfl.algorithms import Algorithm, State
 from ucfl.collaboration.found import Collaboration
 from ucfl.errors import UcflError, first_line, unreadable
 from ucfl.federation import Federation
-from ucfl.runs.checkpoint import AGAIN, Checkpoint
+from ucfl.runs import deployment
+from ucfl.runs.checkpoint import AGAIN, Checkpoint, checkpoint_name
 from ucfl.runs.configuration import Configuration
 from ucfl.runs.files import UNFINISHED, write_atomically
 from ucfl.runs.history import read_history
 from ucfl.runs.schema import FORMAT, StoredRun, checked, json_digest
+from ucfl.runs.words import in_words
 from ucfl.users import Scenario, Users
 from ucfl.wireless import Traffic
 
 if TYPE_CHECKING:
     import pandas as pd  # slow to import, and only looked-at runs need it
 
-CONFIGURATION, HISTORY, CHECKPOINT = "run.json", "history.parquet", "checkpoint.safetensors"
+CONFIGURATION, HISTORY, CHECKPOINT = "run.json", "history.parquet", checkpoint_name()
 Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run on disk."""
+    """A run on disk; ``template`` is its model's architecture, where this process trained it."""
 
     folder: Path
     scenario: Scenario
     algorithm: Algorithm
     seed: int
+    template: nn.Module | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        return in_words(self)
 
     @classmethod
     def open(cls, folder: str | Path) -> Run:
@@ -95,9 +102,32 @@ class Run:
         return read_configuration(self.folder)
 
     @property
+    def names(self) -> list[str]:
+        """The users' names, in the order of their numbers."""
+        return list(self.about["users"]["names"])
+
+    @property
     def users(self) -> int:
         """m."""
-        return len(self.about["users"]["names"])
+        return len(self.names)
+
+    def model(self, user: int | str, *, model: nn.Module | None = None) -> nn.Module:
+        """The model that a user (a number or a name) would deploy after the last stored round.
+
+        It takes inputs as they are in the user's data, is in evaluation mode and on the CPU. A
+        model of your own that a new process cannot make again is given as ``model``: any instance
+        of it, whose weights do not matter.
+        """
+        return deployment.model(self, user, model)
+
+    def save_models(
+        self, folder: str | Path, *, model: nn.Module | None = None, fresh: bool = False
+    ) -> Path:
+        """Every user's model as a safetensors file in ``folder``; ``models.json`` says which.
+
+        ``fresh`` replaces the models that were saved there before.
+        """
+        return deployment.save(self, Path(folder), model, fresh=fresh)
 
     @property
     def model_bytes(self) -> int:
@@ -265,7 +295,11 @@ def write_configuration(
             "groups": None if users.groups is None else users.groups.tolist(),
             "label_counts": users.label_counts().tolist(),
             "test_sizes": users.test.sizes.tolist(),
+            "classes": users.classes,
+            "input_shape": users.input_shape,
+            "input_type": str(users.train.inputs.dtype).removeprefix("torch."),
         },
+        "tensors": fed.rows.shapes,
         "parameters": fed.rows.size,
         "model_bytes": fed.rows.bytes,
         "processes": distributed.ranks(),

@@ -11,17 +11,16 @@ import torch
 
 from ucfl import distributed
 from ucfl.errors import UcflError, UcflWarning
-from ucfl.runs.checkpoint import Checkpoint
+from ucfl.runs.checkpoint import Checkpoint, checkpoint_name
 from ucfl.runs.claim import replaced
 from ucfl.runs.files import NotWritten
-from ucfl.runs.folder import CHECKPOINT, HISTORY, Run
+from ucfl.runs.folder import HISTORY, Run
 from ucfl.runs.history import write_history
 
 
 def checkpoint_file(folder: Path) -> Path:
     """This process's part of the checkpoint."""
-    rank, ranks = distributed.rank(), distributed.ranks()
-    return folder / (CHECKPOINT if rank == 0 else f"checkpoint-{rank}of{ranks}.safetensors")
+    return folder / checkpoint_name(distributed.rank(), distributed.ranks())
 
 
 def keep(folder: Path, point: Checkpoint, device: torch.device) -> None:

@@ -188,7 +188,7 @@ def train(
         )
         with stopping.between_rounds():
             loop(point)
-    return Run(folder, scenario, algorithm, fed.seed)
+    return Run(folder, scenario, algorithm, fed.seed, fed.model.template)
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,10 @@ class Loop:
 
     def _start(self) -> Checkpoint:
         """Round 0: what the algorithm finds out before training."""
-        state = self.algorithm.start(self.fed)
+        try:
+            state = self.algorithm.start(self.fed)
+        except Diverged as error:  # one process does not know the others' names
+            raise Diverged(error.users, self.users.names, error.round) from None
         if text := self.algorithm.describe(state):
             self._note(f"{self.algorithm.label}: {text}")
         empty = {metric: torch.zeros(0, len(self.users)) for metric in METRICS}

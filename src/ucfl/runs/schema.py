@@ -40,6 +40,9 @@ class StoredUsers(Stored):
     groups: list[Count] | None = None
     label_counts: list[list[Count]] | None = None
     test_sizes: list[Count] | None = None
+    classes: Count | None = None
+    input_shape: list[Count] | None = None
+    input_type: Literal["uint8", "float32", "int64"] | None = None
 
     @model_validator(mode="after")
     def _one_each(self) -> StoredUsers:
@@ -71,6 +74,7 @@ class StoredRun(Stored):
     users: StoredUsers
     parameters: Count
     model_bytes: Count
+    tensors: dict[str, list[Count]] | None = None
     processes: Annotated[int, Field(ge=1)] = 1
     machine: dict[str, Any]
     versions: dict[str, str]

@@ -1,0 +1,37 @@
+"""A run in a line, as a notebook shows it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ucfl.errors import UcflError, first_line
+from ucfl.users.names import short
+
+if TYPE_CHECKING:
+    from ucfl.runs.folder import Run
+
+
+def in_words(run: Run) -> str:
+    """What was trained on what, how far, and how well; whatever the folder holds by now."""
+    said = f"Run: {run.algorithm.label} on {run.scenario.name}, seed {run.seed}"
+    try:
+        said += f", {_results(replace(run))}"  # a copy: it keeps nothing of a run that goes on
+    except UcflError as error:
+        said += f", {first_line(error)}"
+    return f"{said}, folder {run.folder}"
+
+
+def _results(run: Run) -> str:
+    final, summary = run.per_user("test_accuracy")[-1], run.summary
+    rounds = f"{run.history['round'].max()} of {run.scenario.rounds} rounds"
+    if np.isnan(final).all():
+        return f"{rounds}, no test data"
+    mean, worst = summary["mean"], summary["worst"]
+    name = short(run.names[int(np.nanargmin(final))])
+    return (
+        f"{rounds}, mean {mean['final']:.1f} (best {mean['best']:.1f}), "
+        f"worst {worst['final']:.1f} ({name})"
+    )
