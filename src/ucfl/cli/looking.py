@@ -9,7 +9,7 @@ import typer
 
 from ucfl import display, report
 from ucfl.cli.common import Json, RunFolders, app, print_json, say
-from ucfl.errors import check_name
+from ucfl.errors import UcflError, check_name
 from ucfl.runs.files import write_atomically
 from ucfl.runs.timing import unequal_rounds
 
@@ -76,18 +76,25 @@ def watch_command(
 
 @app.command("export")
 def export_command(
-    kind: Annotated[str, typer.Argument(help="tensorboard or mlflow.")],
+    kind: Annotated[str, typer.Argument(help="tensorboard, mlflow or models.")],
     folders: RunFolders,
     to: Annotated[
         str | None,
         typer.Option(
-            help="A folder (TensorBoard; ./tensorboard if none), or a tracking URI (MLflow; "
-            "sqlite:///mlflow.db if none)."
+            help="A folder (TensorBoard, models; ./tensorboard, ./models if none), or a tracking "
+            "URI (MLflow; sqlite:///mlflow.db if none)."
         ),
     ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Replace the models that were exported there before.")
+    ] = False,
 ) -> None:
-    """Give runs' histories to TensorBoard or MLflow."""
+    """Give runs' histories to TensorBoard or MLflow, or write every user's model to a file."""
     check_name("export", kind, report.EXPORTS)
+    export = report.EXPORTS[kind]
+    if fresh and not export.replaces:
+        raise UcflError(f"--fresh has no effect on {kind}; leave it out.")
     found = report.gather(folders)
-    where = report.EXPORTS[kind](found, *([] if to is None else [to]))
-    display.answers.print(f"The histories are in {where}", soft_wrap=True, markup=False)
+    options = {"fresh": fresh} if export.replaces else {}
+    where = export.write(found, *([] if to is None else [to]), **options)
+    display.answers.print(f"The {export.what} are in {where}", soft_wrap=True, markup=False)

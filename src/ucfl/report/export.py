@@ -1,4 +1,4 @@
-"""Histories for the dashboards that people have open already: TensorBoard and MLflow."""
+"""What goes out of runs: histories to TensorBoard and MLflow, users' models to files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,29 @@ def _log_into(made: str, run: Run, client: Any, entities: Any) -> None:
     client.set_terminated(made)
 
 
-EXPORTS: dict[str, Callable[..., str]] = {"tensorboard": to_tensorboard, "mlflow": to_mlflow}
+def to_models(runs: dict[str, list[Run]], target: str = "models", *, fresh: bool = False) -> str:
+    """A safetensors file for each user under ``target``; several runs have a folder each there."""
+    every = _every(runs)
+    for run in every:
+        folder = Path(target) if len(every) == 1 else Path(target) / run.folder.resolve().name
+        run.save_models(folder, fresh=fresh)
+    return target
+
+
+@dataclass(frozen=True)
+class Export:
+    """``write(runs, target)`` says where it wrote ``what``; ``replaces``: with ``fresh=``."""
+
+    write: Callable[..., str]
+    what: str = "histories"
+    replaces: bool = False
+
+
+EXPORTS = {
+    "tensorboard": Export(to_tensorboard),
+    "mlflow": Export(to_mlflow),
+    "models": Export(to_models, "models", replaces=True),
+}
 
 
 def _scalars(run: Run) -> Iterator[tuple[int, str, float]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -189,10 +189,14 @@ def heat_map(
     labels: ArrayLike | None = None,
     *,
     groups: ArrayLike | None = None,
+    names: Sequence[str] | None = None,
     title: str = "",
     width: float = SINGLE,
 ) -> Figure:
-    """W with users ordered by their stream, streams framed; a strip shows the true groups."""
+    """W with users ordered by their stream, streams framed; a strip shows the true groups.
+
+    Users are told by their ``names``, or their numbers.
+    """
     matrix = np.asarray(weights, dtype=np.float64)
     users = len(matrix)
     streams = np.zeros(users, dtype=int) if labels is None else np.asarray(labels, dtype=int)
@@ -219,13 +223,21 @@ def heat_map(
                 )  # fmt: skip
             axes.tick_params(axis="y", pad=7)
         places = range(0, users, max(1, math.ceil(users / 10)))
-        names = [str(order[place]) for place in places]
-        axes.set_xticks(places, names)
-        axes.set_yticks(places, names)
+        said = [str(i) if names is None else _cut(names[i]) for i in order[:: places.step]]
+        axes.set_xticks(places, said, parse_math=False)
+        axes.set_yticks(places, said, parse_math=False)
+        if names is not None:
+            for tick in axes.get_xticklabels():
+                tick.set(rotation=45, ha="right", rotation_mode="anchor")
         axes.set(xlabel="learns from user $j$", ylabel="user $i$, by stream")
         axes.spines[:].set_visible(False)
         figure.colorbar(image, ax=axes, label="weight $w_{ij}$", shrink=0.8, pad=0.03)
     return figure
+
+
+def _cut(name: str) -> str:
+    """A name that fits beside an axis."""
+    return name if len(name) <= 12 else f"{name[:11]}…"
 
 
 def silhouettes(

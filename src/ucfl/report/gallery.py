@@ -14,6 +14,7 @@ from ucfl.report.collaboration import Panel, by_seed, collaboration
 from ucfl.runs import Curve, Run, curve
 from ucfl.runs.folder import mean, worst
 from ucfl.runs.timing import common_target
+from ucfl.users.names import numbered_names
 
 Runs = dict[str, list[Run]]
 
@@ -63,8 +64,14 @@ def weights(runs: Runs, look: Look) -> Figure:
     """W with users ordered by stream, of the first seed that measured it."""
     seed, found = next(iter(_measured(runs).items()))
     run = next(run for each in runs.values() for run in each if run.seed == seed)
-    groups = run.about["users"].get("groups")
-    return figures.heat_map(found.weights, found.labels, groups=groups, width=look.width)
+    groups, names = run.about["users"].get("groups"), tuple(run.names)
+    return figures.heat_map(
+        found.weights,
+        found.labels,
+        groups=groups,
+        names=None if names == numbered_names(run.users) else names,
+        width=look.width,
+    )
 
 
 def silhouettes(runs: Runs, look: Look) -> Figure:
