@@ -58,6 +58,22 @@ def test_every_test_that_the_equations_page_names_exists():
         assert f"def {name}(" in code, name
 
 
+@pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")  # few users, all alike
+def test_the_code_of_the_page_about_models_runs_and_says_what_the_page_says(tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "models.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    scope, said = {}, ""
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(block, scope)
+        said = said or f"{scope['users']!r}\n{scope['run']!r}\n"
+    (shown,) = re.findall(r"```\n(Users: .*?)```", page, re.DOTALL)
+    measured = r"\d+\.\d|worst .*,"  # another machine may round otherwise
+    assert re.sub(measured, "", shown) == re.sub(measured, "", said)
+    right = scope["answers"].numpy() == scope["labels"]
+    assert right.mean() > 0.2  # the mixture, on its own user's raw images
+    assert (tmp_path / "models" / "rows" / "ben.safetensors").is_file()
+
+
 def test_every_link_in_the_pages_leads_somewhere():
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):

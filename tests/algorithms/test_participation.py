@@ -231,6 +231,15 @@ def test_a_trace_that_is_none_is_told_with_its_line(text, tmp_path):
         Participation.of(f"1.0:trace={tmp_path / 't.csv'}").available(["user-0"])
 
 
+def test_a_function_of_a_person_may_name_users(tmp_path):
+    run = ucfl.run(
+        SCENARIO, "fedavg", users=users(), participation=lambda t: ["user-3", 1], out=tmp_path / "r"
+    )
+    assert run.checkpoint.cohorts.sum(0).nonzero()[:, 0].tolist() == [1, 3]
+    with pytest.raises(UcflError, match="unknown user 'user-33'; did you mean"):
+        ucfl.run(SCENARIO, "fedavg", users=users(), participation=lambda t: ["user-33"], out="r")
+
+
 def test_a_function_of_a_person_must_name_users_that_are_there(tmp_path):
     with pytest.raises(UcflError, match="round 1 names users that are not there"):
         ucfl.run(SCENARIO, "fedavg", users=users(), participation=lambda t: [6], out=tmp_path / "r")

@@ -231,6 +231,15 @@ def test_the_deployed_module_is_the_row():
     assert right[:5].double().mean() == pytest.approx(fed.accuracy(theta)[1].item())
 
 
+@pytest.mark.parametrize(
+    "change", [lambda row: row[:-1], lambda row: row.repeat(2), torch.Tensor.half]
+)
+def test_a_row_of_another_model_is_refused(change):
+    fed = make_federation(make_users([5]), "logistic", double=False)
+    with pytest.raises(UcflError, match="is none of this model, which has 111 in"):
+        fed.module(change(fed.initial()[0]))
+
+
 @pytest.mark.parametrize("path", [{"chunk": 3}, {"chunk": 1}, {"plain": True}], ids=str)
 def test_a_model_that_writes_to_its_inputs_leaves_the_data_alone(path, traced):
     class Halved(nn.Module):

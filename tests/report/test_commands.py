@@ -175,6 +175,22 @@ def test_mlflow_has_every_round(runs, tmp_path):
     assert accuracy[-1][1] == pytest.approx(run.summary["mean"]["final"])
 
 
+def test_models_are_written_user_by_user(ucfl, runs, folder, tmp_path):
+    one, there = runs["local"][0], tmp_path / "models"
+    said = (0, f"The models are in {there}\n", "")
+    assert ucfl("export", "models", one.folder, "--to", there) == said
+    assert {place.stem for place in there.iterdir()} == {*one.names, "models"}
+    code, _, err = ucfl("export", "models", one.folder, "--to", there)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "holds models already; replace them with fresh=True (--fresh)" in err
+    assert ucfl("export", "models", one.folder, "--to", there, "--fresh") == said
+    code, _, err = ucfl("export", "tensorboard", one.folder, "--fresh")
+    assert (code, err) == (2, "ucfl: --fresh has no effect on tensorboard; leave it out.\n")
+    ucfl("export", "models", folder, "--to", tmp_path / "all")
+    every = {run.folder.name for each in runs.values() for run in each}
+    assert {place.name for place in (tmp_path / "all").iterdir()} == every
+
+
 def test_a_tracking_uri_that_nothing_answers_is_one_sentence(runs, tmp_path):
     done = subprocess.run(
         ucfl_command("export", "mlflow", runs["fedavg"][0].folder, "--to", "nonsense://x"),

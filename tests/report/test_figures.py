@@ -76,6 +76,14 @@ def test_the_heat_map_orders_users_by_stream_and_frames_streams():
     assert strip[0] == strip[1] != strip[2]
 
 
+def test_the_heat_map_tells_users_by_their_names():
+    names = ["anna", "$x_1$", "a very long name"]
+    figure = figures.heat_map(np.eye(3), [0, 1, 0], names=names)
+    for labels in (figure.axes[0].get_xticklabels(), figure.axes[0].get_yticklabels()):
+        assert [text.get_text() for text in labels] == ["anna", "a very long…", "$x_1$"]
+        assert not any(text.get_parse_math() for text in labels)
+
+
 def test_the_recommended_number_of_streams_is_marked():
     scores = {"emnist": {k: [0.1 * k, 0.1 * k + 0.02] for k in (1, 2, 3)}}
     figure = figures.silhouettes(scores, 2)

@@ -66,6 +66,9 @@ def test_two_processes_give_the_results_of_one(participation, data, tmp_path):
             alone.history["value"].tolist(), abs=1e-5
         )
         assert shared.traffic == alone.traffic
+        for user in shared.names:  # also those of the second process
+            pair = [run.model(user).state_dict() for run in (shared, alone)]
+            assert all(torch.allclose(pair[0][key], pair[1][key], atol=1e-5) for key in pair[0])
 
 
 def test_a_run_is_whole_for_every_process_when_it_is_done(data, tmp_path):

@@ -36,6 +36,29 @@ def test_selecting_users_keeps_each_one_whole():
     assert torch.equal(chosen.train.inputs[1], users.train.inputs[0])
 
 
+def test_users_are_selected_by_name():
+    pairs = [(np.full((5, 2), float(i)), np.zeros(5, int)) for i in range(3)]
+    users = Users.from_arrays(pairs, names=["anna", "ben", "carla"])
+    assert users.select(["carla", 0]).names == ("carla", "anna")
+    with pytest.raises(UcflError, match="unknown user 'bne'; did you mean 'ben'"):
+        users.select(["bne"])
+
+
+def test_users_say_what_they_are():
+    users = make_users([20, 1, 1300], groups=[0, 0, 1])
+    assert repr(users) == (
+        "Users: 3 users, 1,321 training examples (1 to 1,300 a user), 12 for validation, 12 for "
+        "test, inputs 1x6x6 (float32), 3 classes, 2 groups"
+    )
+    one = Users.from_arrays([(np.zeros((4, 7), np.uint8), np.zeros(4, int))], names=["anna"])
+    assert repr(one) == (
+        "Users: 1 user (anna), 2 training examples (2 a user), 1 for validation, 1 for test, "
+        "inputs 7 (uint8), 1 class"
+    )
+    many = Users.from_arrays([(np.zeros((4, 7)), np.zeros(4, int))] * 9, names=range(9))
+    assert repr(many).startswith("Users: 9 users (0, 1, 2, 3, 4 and 4 more), ")
+
+
 def test_label_counts_leave_padding_out():
     pairs = [(np.zeros((3, 2)), np.array([0, 0, 2])), (np.zeros((1, 2)), np.array([1]))]
     users = Users.from_arrays(pairs, [pair(1)] * 2, [pair(1)] * 2, classes=4)
@@ -81,6 +104,7 @@ def broken(**changes):
         (broken(train=[pair(4), (np.array(["a"] * 4), np.zeros(4, int))]), "must be numbers"),
         (broken(train=[pair(4), (np.zeros((4, 2), np.uint8), np.zeros(4, int))]), "one kind"),
         (broken(names=["a"]), "2 users were given but 1 names"),
+        (broken(names=["a", "a"]), "two users are called 'a'; give every user a name of its own"),
         (broken(test=[pair(4)]), "2 users have training data but 1 test"),
     ],
 )

@@ -11,9 +11,10 @@ from torch import Tensor
 from ucfl.errors import UcflError
 from ucfl.federation.draws import uniform
 from ucfl.users import Participation, Users
+from ucfl.users.names import place_of
 
-#: Round -> the places of the users that take part; from a person, for instance.
-CohortFunction = Callable[[int], Sequence[int]]
+#: Round -> the users that take part, by number or name; from a person, for instance.
+CohortFunction = Callable[[int], Sequence[int | str]]
 #: What keeps these draws apart from others of the same seed, round and user.
 KEY = -17
 #: Rounds whose draws are made together.
@@ -27,6 +28,7 @@ class Cohorts:
     participation: Participation
     ids: Tensor
     sizes: Tensor
+    names: tuple[str, ...]
     available: list[list[int]]
     seed: int
     function: CohortFunction | None = None
@@ -47,7 +49,8 @@ class Cohorts:
             )
         sizes = users.train.sizes.cpu()
         available = participation.available(users.names)
-        return cls(participation, users.ids.cpu(), sizes, available, seed, function)
+        ids, names = users.ids.cpu(), users.names
+        return cls(participation, ids, sizes, names, available, seed, function)
 
     def __call__(self, t: int) -> Tensor | None:
         """Who takes part in round t."""
@@ -79,8 +82,9 @@ class Cohorts:
             self._drawn_keys[block] = uniform(self.seed, rounds, self.ids, KEY)
         return self._drawn_keys[block][place]
 
-    def _given(self, places: Sequence[int], t: int) -> Tensor:
-        chosen = torch.as_tensor(list(places), dtype=torch.int64)
+    def _given(self, users: Sequence[int | str], t: int) -> Tensor:
+        places = [place_of(user, self.names) if isinstance(user, str) else user for user in users]
+        chosen = torch.as_tensor(places, dtype=torch.int64)
         if chosen.numel() and not (int(chosen.min()) >= 0 and int(chosen.max()) < len(self.ids)):
             raise UcflError(
                 f"the cohort of round {t} names users that are not there; places run from 0 to "
