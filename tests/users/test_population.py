@@ -47,7 +47,7 @@ def test_checksum_sees_every_change():
     same = make_users([5, 9])
     assert users.checksum() == same.checksum()
     assert users.checksum() != users.select([1, 0]).checksum()
-    same.train.labels[0, 0] = (same.train.labels[0, 0] + 1) % 3
+    same.train.targets[0, 0] = (same.train.targets[0, 0] + 1) % 3
     assert users.checksum() != same.checksum()
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (PyTorch's own convention)
 from torch import Tensor
 
-from ucfl.algorithms.algorithm import Algorithm, State, tensor
+from ucfl.algorithms.algorithm import Algorithm, State, mixture_of, tensor
 from ucfl.collaboration import Mixing
 from ucfl.federation import Federation, reinitialised
-from ucfl.federation.evaluation import correct
+from ucfl.federation.evaluation import measured_outputs
 from ucfl.options import Copies
 from ucfl.users import Split
 from ucfl.wireless import Traffic
@@ -32,6 +32,10 @@ class FedEM(Algorithm):
     cost: ClassVar[str] = "K down, K up, K times the work"
     tested_model: ClassVar[str] = "personalised"
 
+    def check(self, fed: Federation) -> None:
+        """The objective must say what several models predict together."""
+        mixture_of(fed, self.name)
+
     def start(self, fed: Federation) -> State:
         """Components start apart: equal ones would stay equal."""
         rows = [fed.initial()[0]]
@@ -46,8 +50,8 @@ class FedEM(Algorithm):
         fit = []
         for row in components:
             out = fed.outputs(row.expand(fed.m, -1), "train")
-            fit.append(-F.cross_entropy(out.flatten(0, 1), data.labels.flatten(), reduction="none"))
-        likelihood = torch.stack(fit, -1).view(*data.labels.shape, -1).double()
+            fit.append(-fed.objective.loss(out.flatten(0, 1), data.targets.flatten(0, 1)))
+        likelihood = torch.stack(fit, -1).view(*data.real.shape, -1).double()
         q = torch.softmax(shares.log()[:, None] + likelihood, dim=-1)  # [m, n, components]
         average = Mixing.average(fed.sizes).among(fed.present)
         trained = [
@@ -66,16 +70,15 @@ class FedEM(Algorithm):
         common = components.reshape(1, -1).expand(len(shares), -1)
         return torch.cat([common, shares.to(common.dtype)], dim=1)
 
-    def accuracy(self, fed: Federation, state: State, split: Split = "test") -> Tensor:
+    def metrics(self, fed: Federation, state: State, split: Split = "test") -> Mapping[str, Tensor]:
         """Of the mixture of predictions."""
-        components, shares = tensor(state, "components"), tensor(state, "shares")
-        data = fed.users.split(split)
-        mixture = torch.zeros(*data.labels.shape, fed.users.classes, device=fed.device).double()
-        for k, row in enumerate(components):
-            out = fed.outputs(row.expand(fed.m, -1), split)
-            mixture += shares[:, k, None, None] * out.double().softmax(-1)
-        right = torch.where(data.real, correct(mixture, data.labels), 0)
-        return right.sum(1) / data.sizes
+        shares = tensor(state, "shares")
+        each = [fed.outputs(row.expand(fed.m, -1), split) for row in tensor(state, "components")]
+        out = torch.stack(each).flatten(1, 2).double()  # [K, m n, ...]
+        n = out.shape[1] // fed.m
+        weights = shares.log().T.repeat_interleave(n, dim=1)
+        mixed = mixture_of(fed, self.name)(out, weights).unflatten(0, (fed.m, n))
+        return measured_outputs(fed, mixed, fed.users.split(split))
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """Every component both ways, trained by all; whose an example is takes a look at it."""

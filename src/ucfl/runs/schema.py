@@ -59,6 +59,16 @@ class StoredConfiguration(Stored):
     model: str
 
 
+class StoredMetric(Stored):
+    """Of :class:`ucfl.measure.Measure`."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str
+    more_is_better: bool
+    percent: bool
+
+
 class StoredRun(Stored):
     """``run.json``."""
 
@@ -69,6 +79,7 @@ class StoredRun(Stored):
     seed: Count
     start_traffic: StoredTraffic
     users: StoredUsers
+    metrics: Annotated[list[StoredMetric], Field(min_length=1)] | None = None
     parameters: Count
     model_bytes: Count
     processes: Annotated[int, Field(ge=1)] = 1
