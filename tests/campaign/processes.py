@@ -13,6 +13,7 @@ import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import torch
 from moments import Moments
 
 from ucfl.cli import main
@@ -81,6 +82,13 @@ def run_launched(place, arguments, stop=None, rank=0):
         os.killpg(launcher.pid, signal.SIGKILL)
         raise Wrong(f"torchrun hangs: {_said(place)}") from None
     return Ended((code,), _said(place), (), (place / "fired").exists())
+
+
+def prepare_to_fork():
+    """So that forked processes compute, and are stopped, wherever this one was started."""
+    torch.set_num_threads(1)  # a process with threads cannot be forked
+    # A shell starts background jobs with SIGINT ignored, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def learn_imports(place):

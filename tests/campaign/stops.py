@@ -20,7 +20,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import processes
-import torch
 import works
 from moments import Stop
 from processes import Wrong
@@ -189,7 +188,7 @@ def main():
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--plain", action="store_true", help="no tracing, which takes long")
     asked = parser.parse_args()
-    torch.set_num_threads(1)  # a process with threads cannot be forked
+    processes.prepare_to_fork()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         kinds = tuple(asked.kinds.split(","))
