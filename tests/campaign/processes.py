@@ -57,15 +57,18 @@ def run_together(place, arguments, count, *, stop=None, prepare=None):
 def run_ranks(place, arguments, stop=None, rank=0, prepare=None):
     """The same in two processes that share the users, as torchrun would start them."""
     _clear(place)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    pids = []
+    shared, pids = _two_ranks(), []
     for r in (0, 1):
         mine, environment = stop if r == rank else None, {**shared, "RANK": str(r)}
         pids.append(_forked(place, arguments, mine, environment, r, prepare))
     return _ended(place, pids)
+
+
+def run_alone(place, arguments, rank, prepare=None):
+    """One of two ranks; the other never comes."""
+    _clear(place)
+    environment = {**_two_ranks(), "RANK": str(rank)}
+    return _ended(place, [_forked(place, arguments, None, environment, rank, prepare)])
 
 
 def run_launched(place, arguments, stop=None, rank=0):
@@ -96,6 +99,14 @@ def learn_imports(place):
     for name in (place / "imported").read_text().splitlines():
         with contextlib.suppress(Exception):
             importlib.import_module(name)
+
+
+def _two_ranks():
+    """What torchrun would tell both of two processes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
 def _clear(place):

@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -202,6 +203,26 @@ def ranks_that_are_terminated_stop_after_the_same_round(folder):
         shutil.rmtree(folder / "r")
 
 
+def a_rank_that_is_terminated_while_it_waits_for_the_others_ends(folder):
+    """At once: the wait is one call of PyTorch's, in which no Python handler runs."""
+    for rank, number in ((0, signal.SIGTERM), (1, signal.SIGINT)):
+
+        def terminated_in_a_moment(_, number=number):
+            join = torch.distributed.init_process_group
+
+            def joining(*arguments):
+                threading.Timer(0.5, os.kill, (os.getpid(), number)).start()
+                join(*arguments)
+
+            torch.distributed.init_process_group = joining
+
+        ended = processes.run_alone(
+            folder / "processes", run_command(folder, 2), rank, terminated_in_a_moment
+        )
+        assert ended.codes == (-number,), ended.said
+        assert not (folder / "r").exists()
+
+
 # --- processes on one folder ----------------------------------------------------------------------
 
 
@@ -296,6 +317,7 @@ SCENES = (
     ranks_of_different_seeds_are_refused,
     ranks_on_a_folder_in_use_are_refused,
     ranks_that_are_terminated_stop_after_the_same_round,
+    a_rank_that_is_terminated_while_it_waits_for_the_others_ends,
     one_of_two_and_of_four_trains,
     one_of_two_reproductions_trains_a_cell,
     a_cell_that_another_process_has_just_kept_is_not_trained_again,

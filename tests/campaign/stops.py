@@ -98,9 +98,9 @@ class Campaign:
         self.trail.append(f"{' '.join(work.arguments(place, *more))}")
         self.trail.append(f"    {stop} rank {rank} -> {ended.codes} {ended.said[-1500:]}")
         if work.start is not processes.run_launched:
-            expected = {0, 130, -signal.SIGKILL, -signal.SIGTERM} | (
-                {2} if work.ranks > 1 else set()
-            )
+            expected = {0, 130, -signal.SIGKILL, -signal.SIGTERM}
+            if work.ranks > 1:  # another has ended; Ctrl-C while this one waits for the others
+                expected |= {2, -signal.SIGINT}
             if stop and not set(ended.codes) <= expected:
                 raise Wrong(f"exit codes {ended.codes}")
             if "Traceback" in ended.said:
