@@ -248,6 +248,15 @@ class Store:
             raise UcflError(f"the cell {file} was made with other settings; remove it.")
         return replace(result, cell=cell)
 
+    def is_kept(self, name: str) -> bool:
+        """Whether the cell of this name is there; one that will be run again is not."""
+        file = self.folder / "cells" / f"{name}.npz"
+        try:
+            cell = _read(file).cell if file.exists() else None
+            return cell is not None and cell.name == name and self.load(cell) is not None
+        except UcflError:
+            return False
+
     def every(self) -> list[Result]:
         """All cells of the folder, in the order of their names."""
         return [_read(file) for file in sorted((self.folder / "cells").glob("*.npz"))]
