@@ -47,7 +47,7 @@ def model_of(name: str) -> nn.Module:
 
 
 def plain_loop(users: Users, model: nn.Module, device: str) -> Callable[[], None]:
-    inputs, labels = users.train.inputs.to(device), users.train.labels.to(device)
+    inputs, labels = users.train.inputs.to(device), users.train.targets.to(device)
     model = model.to(device)
 
     def run() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 import ucfl
-from ucfl.runs.folder import best_round, mean, worst
+from ucfl.measure import ACCURACY
 
 FIELDS = [
     "scenario", "algorithm", "tested_model", "seed", "rounds", "validation_final",
@@ -44,19 +44,19 @@ def main(out: Path, scenario: str, rounds: int, seeds: list[int], algorithms: li
                     checkpoint_seconds=1e9, compiled=torch.cuda.is_available(),
                 )  # fmt: skip
                 validation = run.per_user("validation_accuracy")
-                test, chosen = run.per_user("test_accuracy"), best_round(validation)
+                test, chosen = run.per_user("test_accuracy"), ACCURACY.best_round(validation)
                 row = {
                     "scenario": scenario,
                     "algorithm": algorithm,
                     "tested_model": run.algorithm.tested_model,
                     "seed": seed,
                     "rounds": rounds,
-                    "validation_final": round(mean(validation[-1]), 3),
-                    "validation_best": round(mean(validation[chosen]), 3),
-                    "mean_final": round(mean(test[-1]), 3),
-                    "mean_best": round(mean(test[chosen]), 3),
-                    "worst_final": round(worst(test[-1]), 3),
-                    "worst_best": round(worst(test[chosen]), 3),
+                    "validation_final": round(ACCURACY.mean(validation[-1]), 3),
+                    "validation_best": round(ACCURACY.mean(validation[chosen]), 3),
+                    "mean_final": round(ACCURACY.mean(test[-1]), 3),
+                    "mean_best": round(ACCURACY.mean(test[chosen]), 3),
+                    "worst_final": round(ACCURACY.worst(test[-1]), 3),
+                    "worst_best": round(ACCURACY.worst(test[chosen]), 3),
                     "best_round": chosen,
                     "down": run.traffic.down,
                     "seconds": round(time.perf_counter() - began, 1),

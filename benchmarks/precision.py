@@ -17,7 +17,6 @@ from side_by_side import entry, keep, synchronise
 
 import ucfl
 from ucfl.execution import Precision
-from ucfl.runs.folder import mean, worst
 
 ALGORITHMS = ("fedavg", "user-centric")
 PRECISIONS = [name for name in get_args(Precision) if name != "default"]
@@ -53,7 +52,7 @@ def main() -> None:
         for precision in PRECISIONS:
             one = entry(precision, "float32", len(users[0]), times, algorithm=algorithm)
             one |= {"scenario": name, "rounds": rounds, "seeds": seeds}
-            for who, over in (("mean", mean), ("worst", worst)):
+            for who, over in (("mean", ACCURACY.mean), ("worst", ACCURACY.worst)):
                 one[who] = round(fmean(over(each) for each in final[precision]), 2)
             entries.append(one)
         keep(f"precision-{device}", entries)  # each as it comes: a GPU's time may be short

@@ -27,7 +27,7 @@ def main() -> None:
         variates = state["variates"]
         assert not isinstance(variates, float | int | str)
         norms = variates.norm(dim=1)
-        accuracy = float(fed.accuracy(scaffold.models(state)).mean())
+        accuracy = float(fed.metric(scaffold.models(state)).mean())
         rows.append(
             {
                 "round": t,

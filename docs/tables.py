@@ -181,7 +181,7 @@ def adaptive_on_air() -> str:
         curves = {name: timed_curve(stored()[entry], system) for name, entry in entries.items()}
         for target in (TARGET, float(curves["fedavg"].mean[-1])):
             heads.append(f"{system}, {target:.1f}%")
-            times = (curve.time_to_accuracy(target) for curve in curves.values())
+            times = (curve.time_to(target) for curve in curves.values())
             columns.append(["never" if math.isinf(time) else f"{time:.0f}" for time in times])
     return tables.markdown(heads, [list(row) for row in zip(names, *columns, strict=True)])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -95,3 +96,12 @@ def emnist(tmp_path_factory):
     if not (folder / "emnist").is_dir():
         pytest.skip("the real EMNIST files are not in ../shared/data")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def signals():
+    """As they were: the command line ignores them at its end, and child processes inherit that."""
+    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in found.items():
+        signal.signal(number, handler)

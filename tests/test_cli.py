@@ -5,14 +5,17 @@ import os
 import signal
 import subprocess
 import sys
+import zipfile
 
 import numpy as np
 import pytest
 
 from runs.test_runs import ucfl_command, write_users
+from ucfl import cli
 from ucfl.cli.common import seeds_from
 from ucfl.cli.listing import _toml
 from ucfl.errors import UcflError
+from ucfl.runs.files import NotWritten
 from ucfl.users import SCENARIOS, find
 
 
@@ -195,8 +198,6 @@ def mistakes(tmp_path):
 
 def test_mistakes_get_one_sentence_and_exit_code_2(tmp_path, monkeypatch, capfd):
     """In one process, for speed; `main` is what the installed command calls."""
-    from ucfl import cli
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("UCFL_DATA", str(tmp_path / "no-data"))
     cases = mistakes(tmp_path)
@@ -241,6 +242,73 @@ def test_a_stopped_run_says_how_to_go_on(data, tmp_path, number):
     assert "--resume goes on" in err
     longer = [*options[:4], "--rounds", 501, *options[6:], "--resume"]
     assert ucfl(*longer, cwd=tmp_path).returncode == 0
+
+
+def stopped_in(command, monkeypatch, capfd):
+    """How the command line ends if this is what it does: exit code, standard error."""
+    monkeypatch.setattr(cli, "app", lambda **_: command())
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # main puts its own there
+    monkeypatch.setattr(sys, "argv", ["ucfl"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    return stop.value.code, capfd.readouterr().err
+
+
+def test_a_stop_that_a_library_turns_into_an_error_is_a_stop(tmp_path, monkeypatch, capfd):
+    def write():
+        with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+            entry = archive.open("a", "w")
+            entry.write(b"half")
+            signal.raise_signal(signal.SIGTERM)  # the archive then says that it cannot be closed
+
+    assert stopped_in(write, monkeypatch, capfd) == (130, "ucfl: stopped.\n")
+
+
+def test_a_stop_that_our_reader_turns_into_an_error_is_a_stop(monkeypatch, capfd):
+    def read():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise UcflError("a file is damaged; remove it.") from None
+
+    assert stopped_in(read, monkeypatch, capfd) == (130, "ucfl: stopped.\n")
+
+
+def test_a_stop_whose_rounds_cannot_be_written_says_so(monkeypatch, capfd):
+    def write():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise NotWritten("no folder could take its 4 rounds.") from None
+
+    said = "ucfl: no folder could take its 4 rounds.\n"
+    assert stopped_in(write, monkeypatch, capfd) == (2, said)
+
+
+def test_a_stop_that_is_dropped_in_a_destructor_is_silent(monkeypatch, capfd):
+    class Closed:
+        def __del__(self):
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except KeyboardInterrupt:
+                raise ValueError("it cannot be closed") from None
+
+    def close():
+        Closed()
+
+    assert stopped_in(close, monkeypatch, capfd) == (0, "")
+
+
+def test_an_error_that_no_stop_made_is_shown(monkeypatch, capfd):
+    def stop():
+        signal.raise_signal(signal.SIGTERM)
+
+    def fail():
+        raise ValueError("a mistake of ours")
+
+    assert stopped_in(stop, monkeypatch, capfd)[0] == 130
+    with pytest.raises(ValueError, match="a mistake of ours"):
+        stopped_in(fail, monkeypatch, capfd)
 
 
 def testseeds_from():

@@ -1,7 +1,7 @@
 """User-centric federated learning: every user gets its own mixture of everyone's updates."""
 
 from ucfl.errors import UcflError, UcflWarning
-from ucfl.federation import Federation, LocalTraining
+from ucfl.federation import Federation, LocalTraining, Metric, Objective
 from ucfl.runs import Run, compare, run
 from ucfl.users import Scenario, Users
 
@@ -10,6 +10,8 @@ __version__ = "0.2.0.dev0"
 __all__ = [
     "Federation",
     "LocalTraining",
+    "Metric",
+    "Objective",
     "Run",
     "Scenario",
     "UcflError",

@@ -21,11 +21,12 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
+from ucfl.measure import Measure
 from ucfl.paper import Page, Survey
 from ucfl.paper.page import CLAIM_HEADERS, claims_as_text
 from ucfl.paper.reproduce import duration
 from ucfl.paper.tables import COMPARED, HEADERS, agreement, as_text
-from ucfl.report.answer import SHARED_OR_ALONE, Story, method_curve
+from ucfl.report.answer import SHARED_OR_ALONE, Story, measure_of, method_curve
 from ucfl.runs import Progress
 from ucfl.runs.loop import OnRound
 from ucfl.users.acquire import OnBytes
@@ -68,8 +69,8 @@ def _live_bars() -> Iterator[OnRound]:
             bars.update(
                 task,
                 completed=progress.round,
-                mean=percent(progress.mean),
-                worst=percent(progress.worst),
+                mean=progress.measure.text(progress.mean),
+                worst=progress.measure.text(progress.worst),
             )
 
         yield show
@@ -83,7 +84,8 @@ def _plain_lines() -> OnRound:
         if progress.round % tenth == 0 or progress.round == progress.rounds:
             notes.print(
                 f"{progress.label}: round {progress.round}/{progress.rounds}, "
-                f"mean {percent(progress.mean)}, worst {percent(progress.worst)}, "
+                f"mean {progress.measure.text(progress.mean)}, "
+                f"worst {progress.measure.text(progress.worst)}, "
                 f"{time.perf_counter() - began:.0f} s"
             )
 
@@ -100,13 +102,6 @@ def bytes_shown(name: str) -> Iterator[OnBytes]:
     with Bars(*columns, console=notes) as bars:
         task = bars.add_task(name, total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)
-
-
-def percent(value: float, deviation: float = 0.0) -> str:
-    """A percentage with one digit, and its deviation where there is one; a dash for NaN."""
-    if math.isnan(value):
-        return "–"
-    return f"{value:.1f} ± {deviation:.1f}" if deviation else f"{value:.1f}"
 
 
 def show_table(headers: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
@@ -126,22 +121,23 @@ def show_table(headers: Sequence[str], rows: Sequence[Sequence[str]], title: str
 
 def show_comparison(result: dict[str, Any]) -> None:
     """The table of ``ucfl compare``."""
-    seeds = result["seeds"]
+    seeds, measure = result["seeds"], Measure(**result["metric"])
     rows = []
     for label, row in result["algorithms"].items():
         cells = [label, row["tested_model"]]
         for who in ("mean", "worst"):
-            cells += [percent(row[who][w], row["std"][who][w]) for w in ("final", "best")]
+            cells += [measure.text(row[who][w], row["std"][who][w]) for w in ("final", "best")]
         traffic = row["traffic"]
         cells += [f"{traffic['down']:g} / {traffic['up']:g}", f"{row['seconds']:.1f}"]
         rows.append(cells)
     headers = ["algorithm", "tested model", "mean final", "mean best", "worst final"]
     headers += ["worst best", "models down / up", "seconds"]
     which = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds, mean ± deviation"
-    title = f"{result['scenario']}, {result['rounds']} rounds, {which}: test accuracy in %"
+    title = f"{result['scenario']}, {result['rounds']} rounds, {which}: "
+    title += _title(measure)
     show_table(headers, rows, title)
     answers.print(
-        "final: the last round; best: the round that validation accuracy chooses; "
+        "final: the last round; best: the round that validation data chooses; "
         "worst: the worst user.",
         soft_wrap=True,
     )
@@ -152,6 +148,11 @@ def show_comparison(result: dict[str, Any]) -> None:
                 "to be compared with methods that serve them.",
                 soft_wrap=True,
             )
+
+
+def _title(measure: Measure) -> str:
+    better = "more" if measure.more_is_better else "less"
+    return f"test {measure.words}{measure.unit} ({better} is better)"
 
 
 #: Users named in a sentence at most.
@@ -189,19 +190,21 @@ def show_plan(plan: Plan, system: str) -> None:
 
 def show_times(times: dict[str, Any], unit: str) -> None:
     """When each algorithm reaches the target."""
+    measure = Measure(**times["metric"])
     rows = [
         [
             label,
             f"{row['streams']:g}",
             "never" if math.isinf(row["time"]) else f"{row['time']:.4g}",
-            percent(row["final"]),
+            measure.text(row["final"]),
             f"{row['end']:.4g}",
             str(row["rounds"]),
         ]
         for label, row in times["algorithms"].items()
     ]
     headers = ["algorithm", "streams", f"time in {unit}", "final mean", "time of all rounds"]
-    show_table([*headers, "rounds"], rows, f"Time to {times['target']:.1f}% mean accuracy")
+    goal = f"{measure.text(times['target'])}{measure.sign}"
+    show_table([*headers, "rounds"], rows, f"Time to {goal} mean {measure.words}")
     if times["unequal"]:
         answers.print(times["unequal"], soft_wrap=True, markup=False)
 
@@ -216,16 +219,16 @@ def show_story(story: Story) -> None:
     which = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
     answers.rule(Text(f"{scenario['name']}: {story['users']} users, {which}"), align="left")
     say(" ".join(story["answer"]))
-    rows = []
+    rows, measure = [], measure_of(story)
     for method in story["methods"]:
         cells = [method["label"], method["tested_model"]]
         for when in ("final", "best"):
             one = method[when]
-            cells += [percent(one["mean"], one["deviation"])]
-            cells += [percent(one["worst"], one["worst_deviation"])]
+            cells += [measure.text(one["mean"], one["deviation"])]
+            cells += [measure.text(one["worst"], one["worst_deviation"])]
         rows.append([*cells, f"{method['streams']:g}", str(method["rounds"])])
     headers = ["method", "tested model", "mean final", "worst final", "mean best", "worst best"]
-    show_table([*headers, "broadcasts", "rounds"], rows, "Test accuracy in %")
+    show_table([*headers, "broadcasts", "rounds"], rows, _title(measure).capitalize())
     _show_race(story)
     for users in story["populations"][:1]:
         _show_users(story, users)
@@ -239,19 +242,19 @@ def show_story(story: Story) -> None:
 def _show_race(story: Story) -> None:
     """Time to the target on the paper's systems."""
     target = story["target"]
-    if math.isnan(target["accuracy"]):
+    if math.isnan(target["value"]):
         return
     rows = []
     for method in story["methods"]:
         times = [
-            method_curve(method, story["users"], story["participants"], system).time_to_accuracy(
-                target["accuracy"]
-            )
+            method_curve(method, story, system).time_to(target["value"])
             for system in SYSTEMS.values()
         ]
         cells = ["never" if math.isinf(time) else f"{time:.1f}" for time in times]
         rows.append([method["label"], *cells])
-    title = f"Time in T_dl to {target['of']}'s final {target['accuracy']:.1f}% mean accuracy"
+    measure = measure_of(story)
+    goal = f"{measure.text(target['value'])}{measure.sign} mean {measure.words}"
+    title = f"Time in T_dl to {target['of']}'s final {goal}"
     show_table(["method", *SYSTEMS], rows, title)
 
 
@@ -260,15 +263,18 @@ def _show_users(story: Story, users: Story) -> None:
     learnt, seed = users["collaboration"], users["seed"]
     if learnt:
         answers.print(f"Streams, seed {seed}: {learnt['reason']}", soft_wrap=True, markup=False)
-    best = users["accuracy"].get(story["personal"])
+    measure = measure_of(story)
+    sign = 1 if measure.more_is_better else -1
+    best = users["final"].get(story["personal"])
     if best is None or story["personal"] in SHARED_OR_ALONE:
         return
     for rival in SHARED_OR_ALONE:
-        if rival not in users["accuracy"]:
+        if rival not in users["final"]:
             continue
-        pairs = zip(users["names"], best, users["accuracy"][rival], strict=True)
-        losers = sorted((mine - theirs, name) for name, mine, theirs in pairs if mine < theirs)
-        named = ", ".join(f"{name} ({gain:.1f})" for gain, name in losers[:NAMED])
+        pairs = zip(users["names"], best, users["final"][rival], strict=True)
+        gains = [(name, sign * (mine - theirs)) for name, mine, theirs in pairs]
+        losers = sorted((gain, name) for name, gain in gains if gain < 0)
+        named = ", ".join(f"{name} ({measure.text(gain)})" for gain, name in losers[:NAMED])
         more = f" and {len(losers) - NAMED} more" if len(losers) > NAMED else ""
         answers.print(
             f"Seed {seed}: {len(losers)} of {len(best)} users are better off with {rival} than "

@@ -12,6 +12,8 @@ import hashlib
 import itertools
 import json
 import os
+import signal
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -38,9 +40,29 @@ def join() -> None:
         return
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    with _others():
+    with _others(), _ended_by_signals():
         dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     atexit.register(leave, failed=True)  # for who trains in a script of their own
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGINT end this process at once, where Python would handle them.
+
+    Its handlers run in Python code only, and PyTorch's wait for a process that never comes is one
+    call. Nothing is stored yet that an end at once could harm.
+    """
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():  # no other thread may change them
+        found = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        handlers = {number: handler for number, handler in found.items() if callable(handler)}
+    try:
+        for number in handlers:
+            signal.signal(number, signal.SIG_DFL)
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def leave(*, failed: bool = False) -> None:

@@ -30,7 +30,7 @@ def order_of(users, t, user, epochs=1):
 
 
 def local(users, model, row, t, user, pull=None, lr=LR, epochs=1, batch=BATCH, momentum=MOMENTUM):
-    x, y = users.train.inputs[user].double(), users.train.labels[user]
+    x, y = users.train.inputs[user].double(), users.train.targets[user]
     return train_one_user(
         model, row, x, y, order_of(users, t, user, epochs), batch, lr, momentum, pull
     )

@@ -29,7 +29,7 @@ def opposite_groups(held=40):
     """Two groups with opposite labels: one model serves neither."""
     users = make_users([60] * 6, classes=2, groups=[0, 0, 0, 1, 1, 1], held=held)
     for split in ("train", "validation", "test"):
-        users.split(split).labels[3:] = 1 - users.split(split).labels[3:]
+        users.split(split).targets[3:] = 1 - users.split(split).targets[3:]
     return users
 
 

@@ -14,8 +14,8 @@ from conftest import close, make_federation, make_users
 from ucfl.algorithms import REGISTRY, find
 from ucfl.execution import choice
 from ucfl.federation import Federation
+from ucfl.measure import ACCURACY
 from ucfl.runs.checkpoint import Checkpoint
-from ucfl.runs.folder import mean, worst
 from ucfl.users import Users
 
 # Small random users are alike, and some have a single example; both are warned of.
@@ -154,8 +154,8 @@ def test_accuracy_is_well_defined_with_unequal_and_tiny_users(name):
     users = Users.from_arrays(pairs, classes=3, groups=[0, 0, 1, 1])
     fed = make_federation(users, "logistic")
     algorithm, state = trained(name, fed)
-    accuracy = algorithm.accuracy(fed, state).cpu().numpy()
-    assert 0 <= worst(accuracy) <= mean(accuracy) <= 100
+    accuracy = algorithm.metrics(fed, state)["accuracy"].cpu().numpy()
+    assert 0 <= ACCURACY.worst(accuracy) <= ACCURACY.mean(accuracy) <= 100
 
 
 @every_algorithm

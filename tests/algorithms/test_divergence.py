@@ -98,11 +98,11 @@ def test_others_have_what_they_would_have_without_it(name, poison, tmp_path):
     poison(False)
     present = torch.arange(6, device=fed.device) != LOST
     state = algorithm.start(fed)
-    accuracies = [algorithm.accuracy(fed, state)]
+    accuracies = [algorithm.metrics(fed, state)["accuracy"]]
     for t in range(1, ROUNDS + 1):
         here = fed.among(present) if t >= FROM else fed
         state = algorithm.round(here, state, t)
-        accuracies.append(algorithm.accuracy(here, state))
+        accuracies.append(algorithm.metrics(here, state)["accuracy"])
     stored = run.per_user("test_accuracy")
     expected = torch.stack(accuracies).cpu().float().numpy().astype(np.float64)
     assert np.isnan(stored[FROM:, LOST]).all()
@@ -133,8 +133,8 @@ def test_absent_from_the_first_round_is_a_federation_of_the_others(name):
     for t in range(1, ROUNDS + 1):
         state = algorithm.round(fed.among(present), state, t)
         reference = algorithm.round(fewer, reference, t)
-    mine = algorithm.accuracy(fed, state)[present]
-    assert close(mine, algorithm.accuracy(fewer, reference), atol=1e-12)
+    mine = algorithm.metrics(fed, state)["accuracy"][present]
+    assert close(mine, algorithm.metrics(fewer, reference)["accuracy"], atol=1e-12)
     if name != "fedem":  # its rows hold everyone's shares
         assert close(rows(algorithm, state)[present], rows(algorithm, reference), atol=1e-9)
 
@@ -233,7 +233,7 @@ def test_no_number_is_no_class():
     fed = make_federation(users)
     theta = fed.initial().clone()
     theta[1] = torch.nan
-    accuracy = fed.accuracy(theta)
+    accuracy = fed.metric(theta)
     assert accuracy[0] >= 0
     assert accuracy[1].isnan()
 

@@ -30,7 +30,7 @@ users, fed, model = map(pytest.fixture, (loops.users, loops.fed, loops.model))
 def validation_loss(users, model, row, user):
     module = copy.deepcopy(model)
     load(module, row)
-    x, y = users.validation.inputs[user].double(), users.validation.labels[user]
+    x, y = users.validation.inputs[user].double(), users.validation.targets[user]
     with torch.no_grad():
         return nn.functional.cross_entropy(module(x), y)
 
@@ -128,7 +128,7 @@ def test_fedem_is_em(users, fed, model):
     result = algorithm.round(fed, state, 1)
     trained = [[], []]
     for i, n in enumerate(SIZES):
-        x, y = users.train.inputs[i][:n].double(), users.train.labels[i][:n]
+        x, y = users.train.inputs[i][:n].double(), users.train.targets[i][:n]
         fits = []
         for row in start["components"]:
             module = copy.deepcopy(model)
@@ -157,14 +157,14 @@ def test_fedem_is_em(users, fed, model):
 def test_fedem_tells_apart_two_opposite_tasks():
     users = make_users([60] * 4, classes=2, held=40)
     for split in ("train", "validation", "test"):
-        users.split(split).labels[2:] = 1 - users.split(split).labels[2:]
+        users.split(split).targets[2:] = 1 - users.split(split).targets[2:]
     fed = make_federation(users)
     algorithm, state = after("fedem:components=2", fed, 15)
-    assert algorithm.accuracy(fed, state).min() > 0.9
+    assert algorithm.metrics(fed, state)["accuracy"].min() > 0.9
     favourite = state["shares"].argmax(1)
     assert favourite[0] == favourite[1] != favourite[2] == favourite[3]
     _, plain = after("fedavg", fed, 15)
-    assert fed.accuracy(plain["theta"]).mean() < 0.7
+    assert fed.metric(plain["theta"]).mean() < 0.7
 
 
 def test_fedmoe_shares_experts_and_keeps_gates(users, fed):
@@ -194,8 +194,8 @@ def test_fedmoe_gates_by_the_input():
     fed = make_federation(users, "logistic", lr=0.2)
     algorithm, state = after("fedmoe:experts=2", fed, 40)
     _, plain = after("fedavg", fed, 40)
-    assert algorithm.accuracy(fed, state).mean() > 0.95
-    assert fed.accuracy(plain["theta"]).mean() < 0.8  # no linear model can
+    assert algorithm.metrics(fed, state)["accuracy"].mean() > 0.95
+    assert fed.metric(plain["theta"]).mean() < 0.8  # no linear model can
 
 
 # -- rotated MNIST ---------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def test_pfedme_walks_towards_proximal_points(users, fed, model):
                 optimiser = torch.optim.SGD(module.parameters(), lr=personal_lr)
                 for _ in range(inner):
                     optimiser.zero_grad()
-                    x, y = users.train.inputs[i][chosen].double(), users.train.labels[i][chosen]
+                    x, y = users.train.inputs[i][chosen].double(), users.train.targets[i][chosen]
                     loss = nn.functional.cross_entropy(module(x), y)
                     (loss + strength / 2 * (row_of(module) - w[i]).square().sum()).backward()
                     optimiser.step()

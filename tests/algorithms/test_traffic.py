@@ -156,8 +156,8 @@ def replaced_first(users, by):
 
     def swap(name):
         there, here = users.split(name), by.split(name)
-        inputs, labels = there.inputs.clone(), there.labels.clone()
-        inputs[0], labels[0] = here.inputs[0], here.labels[0]
+        inputs, labels = there.inputs.clone(), there.targets.clone()
+        inputs[0], labels[0] = here.inputs[0], here.targets[0]
         return dataclasses.replace(there, inputs=inputs, labels=labels)
 
     return dataclasses.replace(

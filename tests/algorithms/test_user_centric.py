@@ -24,7 +24,7 @@ def structured_users(sizes=(30, 30, 30, 30)):
     """Two groups with opposite labels, which gradients tell apart."""
     users = make_users(sizes, classes=2, groups=[0, 0, 1, 1])
     for split in ("train", "validation", "test"):
-        users.split(split).labels[2:] = 1 - users.split(split).labels[2:]
+        users.split(split).targets[2:] = 1 - users.split(split).targets[2:]
     return users
 
 
@@ -201,7 +201,7 @@ def test_heuristic_and_optimal_weights_under_label_shift(emnist, monkeypatch):
     counts = np.stack(
         [
             np.bincount(labels[:n], minlength=62)
-            for labels, n in zip(fed.users.train.labels.numpy(), fed.sizes.numpy(), strict=True)
+            for labels, n in zip(fed.users.train.targets.numpy(), fed.sizes.numpy(), strict=True)
         ]
     )
     divergences = label_divergences(counts)

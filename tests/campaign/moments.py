@@ -13,9 +13,9 @@ from pathlib import Path
 #: What a process is doing, by the names of our functions that do it.
 PLACES = {
     "held": "claiming",
-    "claim": "claiming",
+    "_claim": "claiming",
     "common_point": "claiming",
-    "accuracy": "evaluating",
+    "_evaluated": "evaluating",
     "write_atomically": "writing",
 }
 WHERE = ("anywhere", *dict.fromkeys(PLACES.values()))

@@ -13,6 +13,7 @@ import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import torch
 from moments import Moments
 
 from ucfl.cli import main
@@ -56,15 +57,18 @@ def run_together(place, arguments, count, *, stop=None, prepare=None):
 def run_ranks(place, arguments, stop=None, rank=0, prepare=None):
     """The same in two processes that share the users, as torchrun would start them."""
     _clear(place)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    pids = []
+    shared, pids = _two_ranks(), []
     for r in (0, 1):
         mine, environment = stop if r == rank else None, {**shared, "RANK": str(r)}
         pids.append(_forked(place, arguments, mine, environment, r, prepare))
     return _ended(place, pids)
+
+
+def run_alone(place, arguments, rank, prepare=None):
+    """One of two ranks; the other never comes."""
+    _clear(place)
+    environment = {**_two_ranks(), "RANK": str(rank)}
+    return _ended(place, [_forked(place, arguments, None, environment, rank, prepare)])
 
 
 def run_launched(place, arguments, stop=None, rank=0):
@@ -83,11 +87,26 @@ def run_launched(place, arguments, stop=None, rank=0):
     return Ended((code,), _said(place), (), (place / "fired").exists())
 
 
+def prepare_to_fork():
+    """So that forked processes compute, and are stopped, wherever this one was started."""
+    torch.set_num_threads(1)  # a process with threads cannot be forked
+    # A shell starts background jobs with SIGINT ignored, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def learn_imports(place):
     """Import what a process imported on its way, so that the next ones need not."""
     for name in (place / "imported").read_text().splitlines():
         with contextlib.suppress(Exception):
             importlib.import_module(name)
+
+
+def _two_ranks():
+    """What torchrun would tell both of two processes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
 def _clear(place):

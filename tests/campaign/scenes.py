@@ -4,6 +4,7 @@ usage: scenes.py [NAME]…, which prints a JSON object: the name of each scene a
 Processes are forked from this one, which has imported everything (pytest's own may have threads).
 """
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -12,13 +13,14 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
+import time
 import traceback
 from pathlib import Path
 
 import processes
 import torch
 import works
-from moments import Stop
 
 from ucfl import distributed
 from ucfl.algorithms.fedavg import FedAvg
@@ -27,6 +29,7 @@ from ucfl.runs import claim, lock
 from ucfl.runs.checkpoint import Checkpoint, before
 from ucfl.runs.files import NotWritten
 from ucfl.runs.lock import held
+from ucfl.runs.loop import Loop
 from ucfl.users import datasets
 
 CPU = torch.device("cpu")
@@ -163,22 +166,61 @@ def ranks_on_a_folder_in_use_are_refused(folder):
     assert "Traceback" not in ended.said
 
 
+def signalled(place, signals):
+    """The first process sends them to all in its second round: the last after its evaluation."""
+
+    def send(due):
+        for number, file in itertools.product(due, (place / "pids").iterdir()):
+            os.kill(int(file.name), number)
+
+    def prepare(rank):
+        evaluate = Loop._evaluated
+
+        def evaluated(loop, point):
+            due = signals if rank == 0 and point.round == 2 else ()
+            send(due[:-1])
+            found = evaluate(loop, point)
+            if due:
+                time.sleep(0.2)  # the other one has said by now that nobody asked it to stop
+            send(due[-1:])
+            return found
+
+        Loop._evaluated = evaluated
+
+    return prepare
+
+
 def ranks_that_are_terminated_stop_after_the_same_round(folder):
     """As SIGTERM to torchrun, or Ctrl-C at a terminal, reaches them: when they are apart."""
     place, whole = folder / "processes", shared(folder, "whole", 4)
-    counting = Stop("evaluating", 0)
-    counts = processes.run_ranks(place, run_command(folder, 4, out="counted"), counting).counts
-    for signals in (("TERM",), ("INT", "INT")):
-        fired, pids = str(place / "fired"), str(place / "pids")
-        middle = counts[0]["evaluating"] // 2
-        stop = Stop("evaluating", middle, signals, fired, 30, "all", pids)
-        ended = processes.run_ranks(place, run_command(folder, 4), stop)
+    for signals in ((signal.SIGTERM,), (signal.SIGINT, signal.SIGINT)):
+        prepare = signalled(place, signals)
+        ended = processes.run_ranks(place, run_command(folder, 4), prepare=prepare)
         assert ended.codes == (130, 130), ended.said
-        (first, *_), (second, *_) = rounds_stored(folder / "r")
-        assert first == second
+        assert [rounds[0] for rounds in rounds_stored(folder / "r")] == [2, 2]
         assert processes.run_ranks(place, run_command(folder, 4, "--resume")).codes == (0, 0)
         assert works.left(folder / "r") == works.left(whole)
         shutil.rmtree(folder / "r")
+
+
+def a_rank_that_is_terminated_while_it_waits_for_the_others_ends(folder):
+    """At once: the wait is one call of PyTorch's, in which no Python handler runs."""
+    for rank, number in ((0, signal.SIGTERM), (1, signal.SIGINT)):
+
+        def terminated_in_a_moment(_, number=number):
+            join = torch.distributed.init_process_group
+
+            def joining(*arguments):
+                threading.Timer(0.5, os.kill, (os.getpid(), number)).start()
+                join(*arguments)
+
+            torch.distributed.init_process_group = joining
+
+        ended = processes.run_alone(
+            folder / "processes", run_command(folder, 2), rank, terminated_in_a_moment
+        )
+        assert ended.codes == (-number,), ended.said
+        assert not (folder / "r").exists()
 
 
 # --- processes on one folder ----------------------------------------------------------------------
@@ -275,6 +317,7 @@ SCENES = (
     ranks_of_different_seeds_are_refused,
     ranks_on_a_folder_in_use_are_refused,
     ranks_that_are_terminated_stop_after_the_same_round,
+    a_rank_that_is_terminated_while_it_waits_for_the_others_ends,
     one_of_two_and_of_four_trains,
     one_of_two_reproductions_trains_a_cell,
     a_cell_that_another_process_has_just_kept_is_not_trained_again,
@@ -282,7 +325,7 @@ SCENES = (
 
 
 def main():
-    torch.set_num_threads(1)  # a process with threads cannot be forked
+    processes.prepare_to_fork()
     errors = {}
     for scene in SCENES:
         if sys.argv[1:] and scene.__name__ not in sys.argv[1:]:

@@ -20,7 +20,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import processes
-import torch
 import works
 from moments import Stop
 from processes import Wrong
@@ -99,9 +98,9 @@ class Campaign:
         self.trail.append(f"{' '.join(work.arguments(place, *more))}")
         self.trail.append(f"    {stop} rank {rank} -> {ended.codes} {ended.said[-1500:]}")
         if work.start is not processes.run_launched:
-            expected = {0, 130, -signal.SIGKILL, -signal.SIGTERM} | (
-                {2} if work.ranks > 1 else set()
-            )
+            expected = {0, 130, -signal.SIGKILL, -signal.SIGTERM}
+            if work.ranks > 1:  # another has ended; Ctrl-C while this one waits for the others
+                expected |= {2, -signal.SIGINT}
             if stop and not set(ended.codes) <= expected:
                 raise Wrong(f"exit codes {ended.codes}")
             if "Traceback" in ended.said:
@@ -189,7 +188,7 @@ def main():
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--plain", action="store_true", help="no tracing, which takes long")
     asked = parser.parse_args()
-    torch.set_num_threads(1)  # a process with threads cannot be forked
+    processes.prepare_to_fork()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         kinds = tuple(asked.kinds.split(","))

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import ucfl
+from campaign.moments import PLACES
+
 STOPS = Path(__file__).parent / "stops.py"
 
 
@@ -15,6 +18,12 @@ def campaign(stops, *options):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()[-1]
+
+
+def test_places_are_named_after_functions_that_are_there():
+    """One that is renamed would no longer be stopped in, and nobody would notice."""
+    sources = "".join(file.read_text() for file in Path(ucfl.__file__).parent.rglob("*.py"))
+    assert [name for name in PLACES if f"def {name}(" not in sources] == []
 
 
 def test_stops_do_no_harm():

@@ -54,7 +54,7 @@ def expected(model, users, last="keep"):
     order = orders(0, 1, users.ids, users.train.sizes, 2, max(SIZES))
     rows, accuracies = [], []
     for i, n in enumerate(SIZES):
-        x, y = users.train.inputs[i].double(), users.train.labels[i]
+        x, y = users.train.inputs[i].double(), users.train.targets[i]
         start = flat(model)
         rows.append(
             train_one_user(model, start, x, y, order[i, :, :n], BATCH, LR, MOMENTUM, last=last)
@@ -84,7 +84,7 @@ def off(name, executor, count, threads, repeats):
     differences = []
     for _ in range(repeats):
         theta = fed.train(fed.initial(), 1).cpu()
-        right = fed.accuracy(theta.to(fed.device)).cpu()
+        right = fed.metric(theta.to(fed.device)).cpu()
         differences.append(
             (float((theta - rows).abs().max()), float((right - accuracies).abs().max()))
         )
@@ -144,7 +144,7 @@ def test_what_can_be_stacked_is(name):
         six_users(), made(name), training=LocalTraining(batch=BATCH), device=DEVICE, chunk=3
     )
     theta = fed.train(fed.initial(), 1)
-    fed.accuracy(theta)
+    fed.metric(theta)
     assert "stacked" in str(fed.executor)
     assert fed.executor.traces > 0
 
@@ -158,7 +158,7 @@ def test_what_cannot_be_stacked_is_said_once_and_shown(name):
         )
         theta = fed.train(fed.initial(), 1)
         fed.train(theta, 2)
-        fed.accuracy(theta)
+        fed.metric(theta)
         return fed
 
     with pytest.warns(UcflWarning, match="one after another") as said:

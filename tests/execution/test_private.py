@@ -124,7 +124,7 @@ def test_torchscript_runs_every_graph_of_our_models(model, traced, monkeypatch):
 
     monkeypatch.setattr(tracing, "without_gil", without_gil)
     fed = make_federation(make_users([8, 8], shape=(1, 16, 16)), model)
-    fed.accuracy(fed.train(fed.initial(), 1))
+    fed.metric(fed.train(fed.initial(), 1))
     fed.collaboration_round(fed.initial())
     orders, step, evaluation, collaboration = faithful
     assert orders

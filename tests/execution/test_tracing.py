@@ -38,7 +38,7 @@ def test_traced_accuracy_and_losses_are_eager_ones(monkeypatch):
     eager, theta = trained(users)
     monkeypatch.setattr(choice, "WORTH_TRACING", 0)
     traced, _ = trained(users)
-    assert torch.equal(traced.accuracy(theta), eager.accuracy(theta))
+    assert torch.equal(traced.metric(theta), eager.metric(theta))
     assert close(traced.loss(theta), eager.loss(theta))
     assert close(traced.losses(theta), eager.losses(theta))
     assert close(traced.outputs(theta), eager.outputs(theta))
@@ -52,9 +52,9 @@ def test_traced_accuracy_and_losses_are_eager_ones(monkeypatch):
 def test_examples_go_through_block_by_block(size, path, traced, monkeypatch):
     """Examples that fill up the last block do not count."""
     fed, theta = trained(make_users([20, 9, 16], shape=(1, 16, 16), held=7), **path)
-    whole = fed.losses(theta), fed.loss(theta, "train"), fed.accuracy(theta), fed.outputs(theta)
+    whole = fed.losses(theta), fed.loss(theta, "train"), fed.metric(theta), fed.outputs(theta)
     monkeypatch.setattr(evaluation, "BLOCK", size)
-    blocks = fed.losses(theta), fed.loss(theta, "train"), fed.accuracy(theta), fed.outputs(theta)
+    blocks = fed.losses(theta), fed.loss(theta, "train"), fed.metric(theta), fed.outputs(theta)
     for mine, reference in zip(blocks, whole, strict=True):
         assert close(mine, reference, atol=1e-12)
 
@@ -122,7 +122,7 @@ def test_graphs_run_without_python_to_the_same_bits(model, sizes, traced, script
 
     def numbers():
         fed, theta = trained(users, model, double=False)
-        return theta, fed.accuracy(theta), fed.losses(theta)
+        return theta, fed.metric(theta), fed.losses(theta)
 
     results = numbers()
     assert all(scripted)
@@ -232,7 +232,7 @@ def test_no_algorithm_traces_anything_after_its_first_rounds(name, traced):
     for t in range(1, 8):
         state = algorithm.round(fed, state, t)
         for split in ("test", "validation"):
-            algorithm.accuracy(fed, state, split)
+            algorithm.metrics(fed, state, split)["accuracy"]
         everyone = [fed, *fed._with_models.values()]
         counts.append(sum(each.executor.traces for each in everyone))
     # adaptive tries its candidates in rounds 3 and 6

@@ -56,7 +56,7 @@ def two_rounds_of_fedavg(users, model, training, dtype, **path):
                 model,
                 theirs[i],
                 users.train.inputs[i].to(dtype) / 255,
-                users.train.labels[i],
+                users.train.targets[i],
                 order[i, :, :n],
                 training.batch,
                 training.lr,
@@ -113,7 +113,7 @@ def test_chunks_change_nothing_and_the_plain_path_agrees(sizes, batch, epochs, c
     assert close(chunked.train(chunked.initial(), 1), theta, atol=1e-12)
     assert close(plain.train(plain.initial(), 1), theta, atol=1e-12)
     for split in ("test", "validation"):
-        assert torch.equal(whole.accuracy(theta, split), plain.accuracy(theta, split))
+        assert torch.equal(whole.metric(theta, split), plain.metric(theta, split))
         assert close(whole.loss(theta, split), plain.loss(theta, split))
 
 
@@ -145,7 +145,7 @@ def test_steps_instead_of_epochs():
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for chosen in batches:
         optimiser.zero_grad()
-        x, y = users.train.inputs[2][chosen].double(), users.train.labels[2][chosen]
+        x, y = users.train.inputs[2][chosen].double(), users.train.targets[2][chosen]
         nn.functional.cross_entropy(model(x), y).backward()
         optimiser.step()
     assert close(theta[2], flat(model), atol=1e-12)
@@ -160,7 +160,7 @@ def test_each_form_of_the_last_batch_is_what_a_loop_does(last, path):
     model = create("mlp", users.input_shape, users.classes, seed=0).double()
     order = orders(0, 1, users.ids, users.train.sizes, 2, 20)
     for i, n in enumerate(users.train.sizes.tolist()):
-        x, y = users.train.inputs[i].double(), users.train.labels[i]
+        x, y = users.train.inputs[i].double(), users.train.targets[i]
         start, mine = fed.initial()[i].cpu(), order[i, :, :n]
         expected = train_one_user(model, start, x, y, mine, 8, 0.05, 0.9, last=last)
         assert close(theta[i], expected, atol=1e-12)
@@ -188,7 +188,7 @@ def test_pull_is_the_gradient_of_its_penalty():
             model,
             fed.initial()[i],
             users.train.inputs[i].double(),
-            users.train.labels[i],
+            users.train.targets[i],
             order[i, :, :n],
             4,
             0.05,
@@ -207,7 +207,7 @@ def test_losses_of_model_i_on_user_j(unequal_users):
     assert close(full.diagonal(), fed.loss(theta))
     model = create("mlp", unequal_users.input_shape, unequal_users.classes).double()
     load(model, theta[1])
-    x, y = unequal_users.validation.inputs[3].double(), unequal_users.validation.labels[3]
+    x, y = unequal_users.validation.inputs[3].double(), unequal_users.validation.targets[3]
     assert table[1, 3].item() == pytest.approx(nn.functional.cross_entropy(model(x), y).item())
 
 
@@ -216,9 +216,9 @@ def test_users_without_test_data_have_no_accuracy():
     pairs = [(rng.normal(size=(n, 4)), rng.integers(0, 2, n)) for n in (1, 2, 30)]
     users = Users.from_arrays(pairs, classes=2)
     fed = make_federation(users, "logistic")
-    accuracy = fed.accuracy(fed.train(fed.initial(), 1))
+    accuracy = fed.metric(fed.train(fed.initial(), 1))
     assert accuracy.isnan().tolist() == [True, False, False]
-    assert fed.accuracy(fed.initial(), "validation").isnan().tolist() == [True, True, False]
+    assert fed.metric(fed.initial(), "validation").isnan().tolist() == [True, True, False]
 
 
 def test_the_deployed_module_is_the_row():
@@ -227,8 +227,8 @@ def test_the_deployed_module_is_the_row():
     theta = fed.train(fed.initial(), 1)
     module = fed.module(theta[1])
     with torch.no_grad():
-        right = module(users.test.inputs[1].float() / 255).argmax(1) == users.test.labels[1]
-    assert right[:5].double().mean() == pytest.approx(fed.accuracy(theta)[1].item())
+        right = module(users.test.inputs[1].float() / 255).argmax(1) == users.test.targets[1]
+    assert right[:5].double().mean() == pytest.approx(fed.metric(theta)[1].item())
 
 
 @pytest.mark.parametrize(
@@ -263,10 +263,10 @@ def test_training_learns():
     users = make_users([60] * 4, held=50)
     fed = make_federation(users)
     theta = fed.initial()
-    before = fed.accuracy(theta).mean()
+    before = fed.metric(theta).mean()
     for t in range(1, 6):
         theta = fed.train(theta, t)
-    assert fed.accuracy(theta).mean() > max(0.9, before + 0.2)
+    assert fed.metric(theta).mean() > max(0.9, before + 0.2)
 
 
 def test_models_that_do_not_fit_are_one_sentence():
@@ -306,7 +306,7 @@ def test_collaboration_round_is_equation_9(sizes, batch, chunk, plain):
     model = create("mlp", users.input_shape, users.classes, seed=0).double()
 
     def gradient(i, chosen):
-        x, y = users.train.inputs[i][chosen].double(), users.train.labels[i][chosen]
+        x, y = users.train.inputs[i][chosen].double(), users.train.targets[i][chosen]
         loss = nn.functional.cross_entropy(model(x), y)
         return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, model.parameters())])
 

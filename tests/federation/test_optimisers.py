@@ -37,7 +37,7 @@ def looped(users, name, rounds, *, lr, decay=0.0, keep=False, pull=None, rates=N
         model = create("mlp", users.input_shape, users.classes, seed=0).double().train()
         start = flat(model)
         optimiser = TORCH[name](model.parameters(), lr, decay)
-        x, y = users.train.inputs[i].double(), users.train.labels[i]
+        x, y = users.train.inputs[i].double(), users.train.targets[i]
         for t in range(1, rounds + 1):
             if not keep:
                 optimiser = TORCH[name](model.parameters(), lr, decay)

@@ -201,3 +201,34 @@ def test_an_unfinished_cell_that_cannot_go_on_starts_again(tmp_path):
     assert paper.run_cells(cells, store, device="cpu", on_note=said.append)
     assert said[0].endswith("the cell starts again.")
     assert store.load(cells[0]).rounds == 2
+
+
+def left_behind(store, cell, *, lock):
+    """What a process leaves that ends after it has kept the cell, before it has removed its run."""
+    store.unfinished(cell).mkdir(parents=True)
+    (store.unfinished(cell) / "checkpoint.safetensors").touch()
+    if lock:
+        (store.file(cell).parent / f".{store.file(cell).name}.lock").touch()
+
+
+@pytest.mark.parametrize("lock", [True, False])
+def test_the_run_of_a_kept_cell_is_removed_whether_or_not_a_lock_is_left(tmp_path, lock):
+    store = paper.Store(tmp_path)
+    kept, begun = FORM.entry(CONCEPT_SHIFT, "fedavg").cells([0, 1])
+    assert paper.run_cells([kept], store, device="cpu")
+    for cell in (kept, begun):
+        left_behind(store, cell, lock=lock)
+    assert paper.run_cells([], store, device="cpu")
+    assert [run.name for run in (store.folder / "unfinished").iterdir()] == [begun.name]
+    assert [file.name for file in (store.folder / "cells").iterdir()] == [f"{kept.name}.npz"]
+
+
+@pytest.mark.parametrize("lock", [True, False])
+def test_the_run_that_replaces_a_damaged_cell_goes_on(tmp_path, lock):
+    store = paper.Store(tmp_path)
+    (cell,) = FORM.entry(CONCEPT_SHIFT, "fedavg").cells([0])
+    store.file(cell).parent.mkdir(parents=True)
+    store.file(cell).write_bytes(b"damaged")
+    left_behind(store, cell, lock=lock)
+    assert paper.run_cells([], store, device="cpu")
+    assert store.unfinished(cell).exists()

@@ -28,7 +28,7 @@ def rounds(seeds=3, length=11):
 
 def test_a_line_and_a_band_for_each_label():
     values = rounds()
-    figure = figures.accuracy_over_rounds(values, ylabel="worst user in %")
+    figure = figures.over_rounds(values, ylabel="worst user in %")
     axes = figure.axes[0]
     assert legend(figure) == METHODS_SHOWN
     assert axes.get_ylabel() == "worst user in %"
@@ -41,18 +41,18 @@ def test_a_line_and_a_band_for_each_label():
 
 
 def test_one_seed_has_no_band():
-    assert not figures.accuracy_over_rounds(rounds(seeds=1)).axes[0].collections
-    assert len(lines(figures.accuracy_over_rounds({"fedavg": [1.0, 2.0, 3.0]}))) == 1
+    assert not figures.over_rounds(rounds(seeds=1)).axes[0].collections
+    assert len(lines(figures.over_rounds({"fedavg": [1.0, 2.0, 3.0]}))) == 1
 
 
 def test_accuracy_against_time_is_a_step():
     times, mean = np.array([0.0, 2.0, 5.0]), np.array([10.0, 50.0, 60.0])
     curves = {"fedavg": Curve(times, mean, mean, "T_dl"), "local": (2 * times, mean)}
-    figure = figures.accuracy_over_time(curves, "T_dl", target=55, until=5)
+    figure = figures.over_time(curves, "T_dl", target=55, until=5)
     assert [line.get_drawstyle() for line in lines(figure)] == ["steps-post"] * 2
     assert figure.axes[0].get_xlim() == (0, 5)
     assert "T_{dl}" in figure.axes[0].get_xlabel()
-    assert figures.accuracy_over_time(curves, "s").axes[0].get_xlabel() == "time in s"
+    assert figures.over_time(curves, "s").axes[0].get_xlabel() == "time in s"
 
 
 def test_bars_carry_their_numbers_and_never_where_there_is_none():
@@ -94,7 +94,7 @@ def test_the_recommended_number_of_streams_is_marked():
 
 
 def test_accuracy_against_anything_with_a_logarithmic_axis():
-    figure = figures.accuracy_against(
+    figure = figures.against(
         {"k = 4": ([10, 100], [[70, 71], [72, 73]])}, xlabel="$n_k$", logarithmic=True
     )
     assert figure.axes[0].get_xscale() == "log"
@@ -104,7 +104,7 @@ def test_accuracy_against_anything_with_a_logarithmic_axis():
 
 @pytest.mark.parametrize("width", [figures.SINGLE, figures.DOUBLE])
 def test_a_file_has_the_columns_width(tmp_path, width):
-    figure = figures.accuracy_over_rounds(rounds(), width=width)
+    figure = figures.over_rounds(rounds(), width=width)
     for suffix in figures.SUFFIXES:
         assert figures.save(figure, tmp_path / f"f{suffix}").stat().st_size > 1000
     with Image.open(tmp_path / "f.png") as picture:
@@ -121,7 +121,7 @@ def test_the_same_data_gives_the_same_bytes(tmp_path):
     for suffix in figures.SUFFIXES:
         files = [tmp_path / f"{n}{suffix}" for n in "ab"]
         for file in files:
-            figures.save(figures.accuracy_over_rounds(values), file)
+            figures.save(figures.over_rounds(values), file)
         assert files[0].read_bytes() == files[1].read_bytes()
 
 
@@ -129,7 +129,7 @@ def test_other_endings_are_refused(tmp_path):
     with pytest.raises(UcflError, match=r"\.pdf, \.svg, \.png"):
         figures.save(figures.bars({"a": 1}, xlabel=""), tmp_path / "f.gif")
     with pytest.raises(UcflError, match="seeds by points"):
-        figures.accuracy_over_rounds({"a": []})
+        figures.over_rounds({"a": []})
 
 
 def test_a_method_keeps_its_colour_and_its_variants_differ():

@@ -40,9 +40,7 @@ def test_times_are_those_of_the_runs_themselves(story, runs):
             assert mine.times == pytest.approx(theirs.times, rel=1e-12)
             assert np.array_equal(mine.mean, theirs.mean)
             for target in (20, float(theirs.mean[2]), 101):
-                assert mine.time_to_accuracy(target) == pytest.approx(
-                    theirs.time_to_accuracy(target)
-                )
+                assert mine.time_to(target) == pytest.approx(theirs.time_to(target))
 
 
 def test_a_part_of_the_users_is_said_and_timed_as_such(tmp_path):

@@ -85,6 +85,27 @@ def test_the_model_of_every_user_is_the_one_that_the_run_evaluated(
         assert found == pytest.approx([recorded(run, user) for user in range(5)], abs=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")
+@pytest.mark.parametrize("algorithm", ["fedavg", "ditto", "fedem", "fedmoe"])
+def test_models_of_numbers_are_those_that_the_run_evaluated_too(tmp_path, algorithm):
+    rng = np.random.default_rng(0)
+    x = [rng.normal(size=(n, 5)) for n in (30, 12, 21)]
+    pairs = [(each, each[:, :2] * sign) for each, sign in zip(x, (1, -1, 1), strict=True)]
+    users = Users.from_arrays(pairs, pairs, pairs)
+    scenario = Scenario(
+        name="numbers", objective="regression", model="mlp", lr=0.01, batch=8, rounds=3
+    )
+    run = Run.open(ucfl.run(scenario, algorithm, users=users, out=tmp_path / "r").folder)
+    for user, (inputs, targets) in enumerate(pairs):
+        with torch.no_grad():
+            found = run.model(user)(torch.from_numpy(inputs))
+        error = (found - torch.from_numpy(targets)).square().mean()
+        assert float(error) == pytest.approx(run.test[-1, user], rel=1e-5)
+    assert ", squared error: mean " in repr(run)
+    worst = run.names[int(run.test[-1].argmax())]
+    assert f"({worst}), folder" in repr(run)
+
+
 class Own(nn.Module):
     """A person's own: the last layer comes first, and two others share their weights."""
 
@@ -283,9 +304,9 @@ def test_the_model_of_a_user_that_diverged_is_given_with_a_warning(tmp_path):
 def test_a_run_that_does_not_say_what_its_inputs_were_is_one_sentence(tmp_path):
     run, _ = trained(tmp_path / "r")
     about = json.loads((run.folder / "run.json").read_text())
-    del about["users"]["input_shape"], about["format"], about["sha256"]
+    del about["input_shape"], about["format"], about["sha256"]
     (run.folder / "run.json").write_text(json.dumps(about))
-    with pytest.raises(UcflError, match="earlier version, which did not store its users' input_sh"):
+    with pytest.raises(UcflError, match="earlier version, which did not store its input_shape"):
         Run.open(run.folder).model(0)
 
 
@@ -294,7 +315,7 @@ def test_a_run_says_what_it_is(tmp_path):
     final = run.per_user("test_accuracy")[-1]
     summary = run.summary
     assert repr(run) == (
-        "Run: user-centric:streams=2 on small, seed 0, 3 of 3 rounds, "
+        "Run: user-centric:streams=2 on small, seed 0, 3 of 3 rounds, accuracy in %: "
         f"mean {summary['mean']['final']:.1f} (best {summary['mean']['best']:.1f}), "
         f"worst {summary['worst']['final']:.1f} ({NAMES[int(final.argmin())]}), "
         f"folder {run.folder}"

@@ -2,14 +2,17 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from runs.test_runs import ucfl_command, write_users
+from ucfl import distributed
 from ucfl.algorithms import REGISTRY, find
 from ucfl.runs import Run
 
@@ -150,3 +153,40 @@ def test_every_sharded_method_agrees_and_exchanges_streams_only(tmp_path, monkey
             state = algorithm.round(fed, state, t)
         assert torch.allclose(algorithm.models(state), theta, atol=1e-10), name
         assert sum(sent) == algorithm.traffic(fed, state).down * size, name
+
+
+def joined(monkeypatch):
+    """What SIGTERM and SIGINT do while this process joins others."""
+    seen = []
+
+    def join(_):
+        seen.extend(signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT))
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.distributed, "init_process_group", join)
+    distributed.join()
+    return seen
+
+
+@pytest.fixture
+def handlers():
+    """Of SIGTERM and SIGINT: one of ours, and none."""
+
+    def handler(number, frame):
+        pass
+
+    chosen = {signal.SIGTERM: handler, signal.SIGINT: signal.SIG_IGN}
+    found = {number: signal.signal(number, handler) for number, handler in chosen.items()}
+    yield chosen
+    for number, handler in found.items():
+        signal.signal(number, handler)
+
+
+def test_signals_end_a_process_that_waits_for_others_unless_they_are_ignored(monkeypatch, handlers):
+    assert joined(monkeypatch) == [signal.SIG_DFL, signal.SIG_IGN]
+    assert {number: signal.getsignal(number) for number in handlers} == handlers
+
+
+def test_a_thread_that_joins_others_leaves_signals_alone(monkeypatch, handlers):
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(joined, monkeypatch).result() == list(handlers.values())

@@ -17,8 +17,9 @@ import torch
 import ucfl
 from conftest import make_users
 from ucfl.errors import UcflError
+from ucfl.measure import ACCURACY
 from ucfl.runs import Run, Stopped
-from ucfl.runs.folder import CHECKPOINT, CONFIGURATION, HISTORY, best_round
+from ucfl.runs.folder import CHECKPOINT, CONFIGURATION, HISTORY
 from ucfl.users import Scenario
 from ucfl.wireless import Traffic
 
@@ -194,11 +195,11 @@ def test_nothing_is_written_when_the_algorithm_cannot_serve_the_users(tmp_path):
 
 def test_the_best_round_is_chosen_by_validation_and_never_by_test(tmp_path):
     validation = np.array([[0.9, 0.9], [0.1, 0.3], [0.5, 0.5], [0.6, 0.4], [0.2, 0.2]])
-    assert best_round(validation) == 2  # round 0 is untrained; the earliest of equals
-    assert best_round(np.full((4, 2), np.nan)) == 3
+    assert ACCURACY.best_round(validation) == 2  # round 0 is untrained; the earliest of equals
+    assert ACCURACY.best_round(np.full((4, 2), np.nan)) == 3
     run = quick(tmp_path / "r")
     test, chosen = run.per_user("test_accuracy"), run.summary["best_round"]
-    assert chosen == best_round(run.per_user("validation_accuracy"))
+    assert chosen == ACCURACY.best_round(run.per_user("validation_accuracy"))
     assert run.summary["mean"]["best"] == pytest.approx(100 * test[chosen].mean())
     assert run.summary["worst"]["final"] == pytest.approx(100 * test[-1].min())
 

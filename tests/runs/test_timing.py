@@ -8,7 +8,7 @@ import pytest
 
 import ucfl
 from ucfl.errors import UcflError
-from ucfl.runs import Question, curve, time_to_accuracy
+from ucfl.runs import Question, curve, time_to
 from ucfl.wireless import SITES, SYSTEMS
 
 pytestmark = pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")
@@ -46,13 +46,13 @@ def test_seeds_are_averaged_round_by_round(runs):
     assert curve(runs["fedavg"], "slow-uplink").mean == pytest.approx(np.mean(each, axis=0))
 
 
-def test_time_to_accuracy_is_the_first_round_that_reaches_it(runs):
+def test_time_to_is_the_first_round_that_reaches_it(runs):
     found = curve(runs["fedavg"], "wired")
     for t in range(1, 5):
-        time = time_to_accuracy(runs["fedavg"], "wired", found.mean[t])
+        time = time_to(runs["fedavg"], "wired", found.mean[t])
         assert time == found.times[np.flatnonzero(found.mean >= found.mean[t])[0]]
-    assert time_to_accuracy(runs["fedavg"], "wired", 100.1) == math.inf
-    assert time_to_accuracy(runs["fedavg"], SYSTEMS["wired"], 0) == found.times[0]
+    assert time_to(runs["fedavg"], "wired", 100.1) == math.inf
+    assert time_to(runs["fedavg"], SYSTEMS["wired"], 0) == found.times[0]
 
 
 def test_drawn_times_differ_and_repeat(runs):
@@ -133,7 +133,7 @@ def test_rotated_mnist_on_air(tmp_path):
     target = curve(found["fedavg"], "wired").mean[-1]
 
     def time(name, system):
-        return time_to_accuracy(found[name], system, target)
+        return time_to(found[name], system, target)
 
     assert time("user-centric:streams=4", "slow-uplink") < time("fedavg", "slow-uplink")
     assert time("user-centric:streams=4", "wired") < time("user-centric", "wired")

@@ -55,6 +55,10 @@ def test_users_say_what_they_are():
         "Users: 1 user (anna), 2 training examples (2 a user), 1 for validation, 1 for test, "
         "inputs 7 (uint8), 1 class"
     )
+    numbers = Users.from_arrays([(np.zeros((4, 7)), np.zeros((4, 2)))])
+    assert repr(numbers).endswith("inputs 7 (float32), targets 2 (float32)")
+    words = Users.from_arrays([(np.zeros((4, 7), int), np.zeros((4, 7), int))], classes=9)
+    assert repr(words).endswith("inputs 7 (int64), 9 classes for each of 7 positions")
     many = Users.from_arrays([(np.zeros((4, 7)), np.zeros(4, int))] * 9, names=range(9))
     assert repr(many).startswith("Users: 9 users (0, 1, 2, 3, 4 and 4 more), ")
 
@@ -70,7 +74,7 @@ def test_checksum_sees_every_change():
     same = make_users([5, 9])
     assert users.checksum() == same.checksum()
     assert users.checksum() != users.select([1, 0]).checksum()
-    same.train.labels[0, 0] = (same.train.labels[0, 0] + 1) % 3
+    same.train.targets[0, 0] = (same.train.targets[0, 0] + 1) % 3
     assert users.checksum() != same.checksum()
 
 

@@ -28,7 +28,7 @@ def test_same_seed_same_users_and_another_seed_others():
 def test_rotations_are_the_only_difference_between_groups():
     shifted = find("rotated-mnist").build(0)
     plain = find("rotated-mnist").change({"rotations": (0, 0, 0, 0)}).build(0)
-    assert torch.equal(shifted.train.labels, plain.train.labels)
+    assert torch.equal(shifted.train.targets, plain.train.targets)
     for user, group in enumerate(shifted.groups.tolist()):
         turned = torch.rot90(plain.train.inputs[user], group, dims=(-2, -1))
         assert torch.equal(shifted.train.inputs[user], turned)
@@ -45,7 +45,7 @@ def test_label_permutations_are_shared_inside_a_group_and_by_all_splits():
                 before, after = plain.split(split), permuted.split(split)
                 n = int(before.sizes[user])
                 for old, new in zip(
-                    before.labels[user, :n].tolist(), after.labels[user, :n].tolist(), strict=True
+                    before.targets[user, :n].tolist(), after.targets[user, :n].tolist(), strict=True
                 ):
                     assert mapping.setdefault(old, new) == new
         assert len(set(mapping.values())) == len(mapping)
@@ -199,7 +199,7 @@ def test_label_shift_on_real_emnist(emnist, monkeypatch):
     assert int(users.train.sizes.sum()) == pytest.approx(10_000, abs=20)
     counts = [
         torch.bincount(y[:n], minlength=62).double()
-        for y, n in zip(users.train.labels, users.train.sizes, strict=True)
+        for y, n in zip(users.train.targets, users.train.sizes, strict=True)
     ]
     shares = torch.stack([c / c.sum() for c in counts])
     overall = torch.stack(counts).sum(0) / torch.stack(counts).sum()

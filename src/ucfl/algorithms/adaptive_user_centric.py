@@ -32,7 +32,7 @@ STABLE = 3
 #: The width that training starts with, and the one whose weights are grouped into streams; n_k of
 #: the collaboration round, the same for all federations (a third has that width).
 FIRST, PLANNED, VARIANCE_BATCH = "h=4", 2.0, 1 / 3
-#: Rounds without a better validation accuracy after which everyone's layers but the last are
+#: Rounds without a better validation metric after which everyone's layers but the last are
 #: averaged on trial, and the length of the trial.
 PATIENCE, TRIAL = 10, 30
 #: The candidate that needs no message.
@@ -87,7 +87,7 @@ class AdaptiveUserCentric(Algorithm):
             "together": self.streams == "plan" or (self.streams == "auto" and diagnosis.grouped),
             "stable": 0,
             "phase": "apart",
-            "best": 0.0,
+            "best": -math.inf,
             "since": 0,
             "best_theta": theta,
             "down": 0.0,
@@ -124,7 +124,8 @@ class AdaptiveUserCentric(Algorithm):
         if state["phase"] not in ("apart", "trial") or bool(fed.rows.head.all()):
             return state
         theta = tensor(state, "theta")
-        now = float(fed.accuracy(theta, "validation").nanmean())
+        now = float(fed.metric(theta, "validation").nanmean())
+        now = now if fed.objective.judge.more_is_better else -now
         state = {**state, "evaluated": float(state["evaluated"]) + 1}
         since, trial = int(state["since"]) + 1, state["phase"] == "trial"
         if now > float(state["best"]):

@@ -11,7 +11,9 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from ucfl.collaboration import Collaboration
+from ucfl.errors import UcflError
 from ucfl.federation import Architecture, Federation, LocalTraining
+from ucfl.federation.objective import Mixture
 from ucfl.options import check_fields
 from ucfl.users import Split
 from ucfl.wireless import Traffic
@@ -25,6 +27,16 @@ def tensor(state: State, name: str) -> Tensor:
     value = state[name]
     assert isinstance(value, Tensor)
     return value
+
+
+def mixture_of(fed: Federation | Architecture, name: str) -> Mixture:
+    """What several models predict together, by the federation's objective."""
+    if fed.objective.mixture is None:
+        raise UcflError(
+            f"{name} mixes the predictions of several models, and the objective "
+            f"{fed.objective.name!r} does not say how; give it a mixture= or choose another method."
+        )
+    return fed.objective.mixture
 
 
 @dataclass(frozen=True)
@@ -79,9 +91,9 @@ class Algorithm(ABC):
         """The model that a user would deploy now, as a module; mixtures have one of their own."""
         return architecture.module(self.models(state)[user])
 
-    def accuracy(self, fed: Federation, state: State, split: Split = "test") -> Tensor:
-        """Each user's accuracy with the model that it would deploy."""
-        return fed.accuracy(self.models(state), split)
+    def metrics(self, fed: Federation, state: State, split: Split = "test") -> Mapping[str, Tensor]:
+        """The objective's metrics [m] of the models that users would deploy."""
+        return fed.metrics(self.models(state), split)
 
     def audience(self, state: State) -> Tensor | None:
         """[m]: which broadcast each user listens to; None where everyone listens to all."""

@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (PyTorch's own convention)
 from torch import Tensor, nn
 
-from ucfl.algorithms.algorithm import Algorithm, State, tensor
+from ucfl.algorithms.algorithm import Algorithm, State, mixture_of, tensor
 from ucfl.collaboration import Mixing
 from ucfl.federation import Architecture, Federation, reinitialised
-from ucfl.federation.evaluation import correct
+from ucfl.federation.evaluation import measured_outputs
+from ucfl.federation.objective import Mixture
 from ucfl.options import Copies
 from ucfl.users import Split
 from ucfl.wireless import Traffic
 
 
-class Mixture(nn.Module):
-    """log Σ_k π_k p(y | x; θ_k): what a user predicts with, computed as its run evaluates it."""
+class WeightedMixture(nn.Module):
+    """Σ_k π_k p(y | x; θ_k), in its logarithm: what a user predicts with.
+
+    ``mixture`` is the objective's: Σ_k π_k ŷ(x; θ_k) where predictions are numbers. In float64, as
+    the run evaluates it.
+    """
 
     shares: Tensor
 
-    def __init__(self, components: list[nn.Module], shares: Tensor) -> None:
+    def __init__(self, components: list[nn.Module], shares: Tensor, mixture: Mixture) -> None:
         super().__init__()
+        self.mixture = mixture
         self.components = nn.ModuleList(components)
         self.register_buffer("shares", shares.clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Log-probabilities of the classes, in float64."""
-        each = [component(x).double().softmax(-1) for component in self.components]
-        mixture = torch.zeros_like(each[0])
-        for share, probabilities in zip(self.shares.double(), each, strict=True):
-            mixture += share * probabilities
-        return mixture.clamp(min=torch.finfo(mixture.dtype).tiny).log()
+        """What the components predict together."""
+        outputs = torch.stack([component(x) for component in self.components]).double()
+        weights = self.shares.double().log()[:, None].expand(*outputs.shape[:2])
+        return self.mixture(outputs, weights)
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,10 @@ class FedEM(Algorithm):
     cost: ClassVar[str] = "K down, K up, K times the work"
     tested_model: ClassVar[str] = "personalised"
 
+    def check(self, fed: Federation) -> None:
+        """The objective must say what several models predict together."""
+        mixture_of(fed, self.name)
+
     def start(self, fed: Federation) -> State:
         """Components start apart: equal ones would stay equal."""
         rows = [fed.initial()[0]]
@@ -65,8 +73,8 @@ class FedEM(Algorithm):
         fit = []
         for row in components:
             out = fed.outputs(row.expand(fed.m, -1), "train")
-            fit.append(-F.cross_entropy(out.flatten(0, 1), data.labels.flatten(), reduction="none"))
-        likelihood = torch.stack(fit, -1).view(*data.labels.shape, -1).double()
+            fit.append(-fed.objective.loss(out.flatten(0, 1), data.targets.flatten(0, 1)))
+        likelihood = torch.stack(fit, -1).view(*data.real.shape, -1).double()
         q = torch.softmax(shares.log()[:, None] + likelihood, dim=-1)  # [m, n, components]
         average = Mixing.average(fed.sizes).among(fed.present)
         trained = [
@@ -88,18 +96,18 @@ class FedEM(Algorithm):
     def model(self, architecture: Architecture, state: State, user: int) -> nn.Module:
         """The mixture of predictions."""
         components = [architecture.module(row) for row in tensor(state, "components")]
-        return Mixture(components, tensor(state, "shares")[user])
+        shares = tensor(state, "shares")[user]
+        return WeightedMixture(components, shares, mixture_of(architecture, self.name))
 
-    def accuracy(self, fed: Federation, state: State, split: Split = "test") -> Tensor:
+    def metrics(self, fed: Federation, state: State, split: Split = "test") -> Mapping[str, Tensor]:
         """Of the mixture of predictions."""
-        components, shares = tensor(state, "components"), tensor(state, "shares")
-        data = fed.users.split(split)
-        mixture = torch.zeros(*data.labels.shape, fed.users.classes, device=fed.device).double()
-        for k, row in enumerate(components):
-            out = fed.outputs(row.expand(fed.m, -1), split)
-            mixture += shares[:, k, None, None] * out.double().softmax(-1)
-        right = torch.where(data.real, correct(mixture, data.labels), 0)
-        return right.sum(1) / data.sizes
+        shares = tensor(state, "shares")
+        each = [fed.outputs(row.expand(fed.m, -1), split) for row in tensor(state, "components")]
+        out = torch.stack(each).flatten(1, 2).double()  # [K, m n, ...]
+        n = out.shape[1] // fed.m
+        weights = shares.log().T.repeat_interleave(n, dim=1)
+        mixed = mixture_of(fed, self.name)(out, weights).unflatten(0, (fed.m, n))
+        return measured_outputs(fed, mixed, fed.users.split(split))
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """Every component both ways, trained by all; whose an example is takes a look at it."""

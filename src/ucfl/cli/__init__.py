@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -19,8 +20,12 @@ from ucfl.cli import listing, looking, planning, reproducing, training
 from ucfl.cli.common import app, say
 from ucfl.errors import UcflError, UcflWarning
 from ucfl.runs import stopping
+from ucfl.runs.files import NotWritten
 
 __all__ = ["app", "listing", "looking", "main", "planning", "reproducing", "training"]
+
+#: Whether this process was told to stop at once.
+_interrupted = False
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -28,8 +33,10 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
     So does a run when it is asked again, unless processes share it: torchrun asks them, too.
     """
+    global _interrupted
     again = stopping.asked()
     if not stopping.ask() or (again and not distributed.started_together()):
+        _interrupted = True
         raise KeyboardInterrupt
     if not again and os.environ.get("RANK", "0") == "0":
         os.write(2, b"\nucfl: stopping after this round; once more stops at once.\n")
@@ -37,17 +44,15 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 def main() -> None:
     """Run the command line; a person's mistake is one sentence and exit code 2."""
+    global _interrupted
+    _interrupted = False
     warnings.showwarning = lambda message, category, *_, **__: (
         say(f"note: {message}") if issubclass(category, UcflWarning) else None
     )
     if int(os.environ.get("RANK", "0")) > 0:  # under torchrun, the first process speaks for all
         display.answers.quiet = display.notes.quiet = True
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (for the rest of the process)
-    sys.unraisablehook = lambda dropped: (
-        None
-        if isinstance(dropped.exc_value, KeyboardInterrupt)
-        else sys.__unraisablehook__(dropped)
-    )
+    sys.unraisablehook = lambda dropped: None if _interrupted else sys.__unraisablehook__(dropped)
     signal.signal(signal.SIGTERM, _stop)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _stop)
@@ -62,10 +67,27 @@ def main() -> None:
     sys.exit(code)
 
 
+@contextlib.contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """An interrupt is one again where a library has made an error of its own of it.
+
+    That a run's rounds could not be written must still be said.
+    """
+    try:
+        yield
+    except (runs.Stopped, NotWritten):
+        raise
+    except Exception as error:
+        if _interrupted:
+            raise KeyboardInterrupt from error
+        raise
+
+
 def _command() -> int:
     """The exit code, with a word on what went wrong."""
     try:
-        return int(app(standalone_mode=False) or 0)  # a command's own exit code, if it has one
+        with _interrupts_kept():
+            return int(app(standalone_mode=False) or 0)  # a command's own exit code, if it has one
     except UcflError as error:
         say(str(error))
         return 2

@@ -71,14 +71,15 @@ class Executor(Protocol):
         *each: Tensor | None,
         examples: Tensors = (),
         lengths: Tensor | None = None,
+        per_example: bool = True,
         shared: tuple[Tensor, ...] = (),
         load: float = 1.0,
     ) -> tuple[Tensor, ...]:
         """``function(*each[i], *examples[i], *shared)``, a tuple, for every user i, stacked.
 
         ``examples`` are [users, n, ...], of which user i's first ``lengths[i]`` are not padding;
-        results are then numbers, or have examples first. What results hold for padding is not
-        specified.
+        results are then numbers, or have examples first (without ``per_example``, any shape). What
+        results hold for padding is not specified.
         """
         ...
 

@@ -32,6 +32,7 @@ class Plain:
         *each: Tensor | None,
         examples: Tensors = (),
         lengths: Tensor | None = None,
+        per_example: bool = True,
         shared: tuple[Tensor, ...] = (),
         load: float = 1.0,
     ) -> tuple[Tensor, ...]:
@@ -45,7 +46,8 @@ class Plain:
             for i in range(count):
                 own = [None if a is None else a[i, : real[i]] for a in examples]
                 out = function(*_of(each, i), *own, *shared)
-                results.append(tuple(_filled(o, longest) for o in out) if examples else out)
+                filled = examples and per_example
+                results.append(tuple(_filled(o, longest) for o in out) if filled else out)
         return tuple(torch.stack(parts) for parts in zip(*results, strict=True))
 
     def iterate(
@@ -84,6 +86,6 @@ def _of(stacked: Tensors, user: int) -> Tensors:
 
 def _filled(result: Tensor, length: int) -> Tensor:
     """A result per example, with zeros in the place of padding; a number as it is."""
-    if result.dim() == 0 or len(result) == length:
+    if result.dim() == 0:
         return result
     return torch.cat([result, result.new_zeros(length - len(result), *result.shape[1:])])

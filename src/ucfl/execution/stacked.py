@@ -69,6 +69,7 @@ class Stacked:
         *each: Tensor | None,
         examples: Tensors = (),
         lengths: Tensor | None = None,
+        per_example: bool = True,
         shared: tuple[Tensor, ...] = (),
         load: float = 1.0,
     ) -> tuple[Tensor, ...]:
@@ -84,7 +85,13 @@ class Stacked:
         run = self._prepared(Stack(Apply(function), layout, self._alone(parts)), _flat(first))
         if run is None:
             return self.plain.map(
-                function, *each, examples=examples, lengths=lengths, shared=shared, load=load
+                function,
+                *each,
+                examples=examples,
+                lengths=lengths,
+                per_example=per_example,
+                shared=shared,
+                load=load,
             )
 
         def result(chunk: Chunk) -> tuple[Tensor, ...]:

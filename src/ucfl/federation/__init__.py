@@ -1,10 +1,11 @@
-"""What is computed: models as rows of Θ, local training, gradients, losses and accuracy."""
+"""What is computed: models as rows of Θ, local training, gradients, losses and metrics."""
 
 from ucfl.federation.cohorts import CohortFunction, Cohorts
 from ucfl.federation.deployment import Architecture, Deployed
 from ucfl.federation.federation import Federation
 from ucfl.federation.gradients import Gradients
 from ucfl.federation.memory import Memory
+from ucfl.federation.metrics import Metric
 from ucfl.federation.models import (
     MODELS,
     create,
@@ -12,12 +13,14 @@ from ucfl.federation.models import (
     initialise,
     reinitialised,
 )
+from ucfl.federation.objective import OBJECTIVES, Objective, objective
 from ucfl.federation.optimisers import OPTIMISERS
 from ucfl.federation.rates import depends_on_rounds, schedule
 from ucfl.federation.training import LastBatch, LocalTraining, Pull
 
 __all__ = [
     "MODELS",
+    "OBJECTIVES",
     "OPTIMISERS",
     "Architecture",
     "CohortFunction",
@@ -28,11 +31,14 @@ __all__ = [
     "LastBatch",
     "LocalTraining",
     "Memory",
+    "Metric",
+    "Objective",
     "Pull",
     "create",
     "default_initialisation",
     "depends_on_rounds",
     "initialise",
+    "objective",
     "reinitialised",
     "schedule",
 ]

@@ -29,13 +29,15 @@ def check(model: LocalModel, users: Users, *, precision: Precision) -> None:
     And find out whether it writes to its inputs (then it gets a copy), and whether it couples the
     examples of a batch other than by BatchNorm (then it must not see padding).
     """
+    model.objective.check_users(users)
     if model.rows.trainable == 0:
         raise UcflError("the model has no trainable parameter.")
     real = users.train.real
-    examples = users.train.inputs[real.nonzero()[:2].unbind(1)]
+    first = real.nonzero()[:2].unbind(1)
+    examples, targets = users.train.inputs[first], users.train.targets[first]
     device = examples.device
     with computing(precision, device), torch.no_grad():
-        _check_shape(model, users, examples[:1])
+        _check_shape(model, users, examples, targets)
     with computing("float32", device), torch.no_grad():
         evaluated, trained = _Called(model, training=False), _Called(model, training=True)
         _check_runs(trained, examples)
@@ -78,18 +80,15 @@ class _Called:
         return model.call(tensors, inputs), model.rows.rest(tensors)
 
 
-def _check_shape(model: LocalModel, users: Users, example: Tensor) -> None:
+def _check_shape(model: LocalModel, users: Users, example: Tensor, target: Tensor) -> None:
     try:
         out = _Called(model, training=False)(example.clone())
     except Exception as error:  # whatever the person's model raises
         raise UcflError(
             f"the model does not take inputs of shape {users.input_shape}: {error}."
         ) from error
-    if out.shape != (1, users.classes):
-        raise UcflError(
-            f"the model gives outputs of shape {tuple(out.shape[1:])} for data with "
-            f"{users.classes} classes."
-        )
+    model.output_shape = tuple(out.shape[1:])
+    model.objective.check_outputs(out, target, users)
 
 
 def _check_runs(called: _Called, examples: Tensor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -11,15 +12,33 @@ from torch import Tensor, nn
 from ucfl.errors import UcflError
 from ucfl.federation.layers import adapt
 from ucfl.federation.model import scaled
+from ucfl.federation.objective import Objective, objective
 from ucfl.federation.rows import Rows
+
+if TYPE_CHECKING:
+    from ucfl.federation.federation import Federation
 
 
 @dataclass(frozen=True, eq=False)
 class Architecture:
-    """What all users' models have in common: the layers (``template``) and the inputs' shape."""
+    """What all users' models have in common: layers (``template``), inputs and the objective.
+
+    ``aim`` is the objective, or its name: only mixtures ask for it.
+    """
 
     template: nn.Module
     input_shape: tuple[int, ...]
+    aim: Objective | str = "classification"
+
+    @classmethod
+    def of(cls, fed: Federation) -> Architecture:
+        """The architecture of a federation's models."""
+        return cls(fed.model.template, fed.users.input_shape, fed.objective)
+
+    @cached_property
+    def objective(self) -> Objective:
+        """What the models were trained for."""
+        return objective(self.aim)
 
     @cached_property
     def rows(self) -> Rows:

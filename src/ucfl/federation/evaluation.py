@@ -6,7 +6,7 @@ be theirs is NaN.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ucfl.errors import UcflError
 from ucfl.execution import Function
+from ucfl.federation.metrics import Metric
 from ucfl.federation.model import LocalModel
 from ucfl.users import Examples
 
@@ -25,22 +26,6 @@ if TYPE_CHECKING:
 #: Examples that go through one model at a time, which bounds memory.
 BLOCK = 1024
 
-Score = Callable[[Tensor, Tensor], Tensor]
-
-
-def correct(outputs: Tensor, labels: Tensor) -> Tensor:
-    """1 where the class with the highest output is the label, else 0; NaN where an output is NaN.
-
-    (PyTorch's argmax takes NaN for the highest, so that its class would be the answer.)
-    """
-    right = (outputs.argmax(-1) == labels).to(outputs.dtype)
-    return torch.where(outputs.isnan().any(-1), torch.nan, right)
-
-
-def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """−log softmax(outputs)[label], example by example."""
-    return F.cross_entropy(outputs, labels, reduction="none")
-
 
 @dataclass(frozen=True)
 class Outputs:
@@ -49,76 +34,108 @@ class Outputs:
     model: LocalModel
 
     def __call__(self, row: Tensor, inputs: Tensor) -> tuple[Tensor]:
-        """[examples, classes]."""
+        """[examples, ...]."""
         return (self.model.outputs(row, inputs),)
 
 
 @dataclass(frozen=True)
-class Scores:
-    """The score of one model on each of some examples."""
+class Losses:
+    """The loss of one model on each of some examples."""
 
     model: LocalModel
-    score: Score
 
-    def __call__(self, row: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor]:
+    def __call__(self, row: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor]:
         """[examples]."""
-        return (self.score(self.model.outputs(row, inputs), labels),)
+        return (self.model.objective.loss(self.model.outputs(row, inputs), targets),)
 
 
 @dataclass(frozen=True)
-class Total:
-    """The sum of one model's scores over the real ones of some examples."""
+class Sums:
+    """What metrics are made of: sums over the real ones of some examples."""
 
-    scores: Scores
+    model: LocalModel
+    metrics: tuple[Metric, ...]
 
-    def __call__(self, row: Tensor, inputs: Tensor, labels: Tensor, real: Tensor) -> tuple[Tensor]:
-        """A number."""
-        (each,) = self.scores(row, inputs, labels)
-        # Not a product with zero: what a model makes of padding may be no number.
-        return (torch.where(real, each, 0).sum(dtype=row.dtype),)
+    def __call__(
+        self, row: Tensor, inputs: Tensor, targets: Tensor, real: Tensor
+    ) -> tuple[Tensor, ...]:
+        """A row of sums for each metric."""
+        outputs = self.model.outputs(row, inputs)
+        return tuple(summed(metric.statistics(outputs, targets), real) for metric in self.metrics)
 
 
-def mean_score(fed: Federation, theta: Tensor, data: Examples, score: Score) -> Tensor:
-    """Each model's mean score over its own user's examples; NaN without examples."""
-    totals = _mapped(
-        fed, Total(Scores(fed.model, score)), theta, data, data.inputs, data.labels, data.real
-    )
-    return sum(totals, theta.new_zeros(fed.m)) / data.sizes
+def summed(statistics: Tensor, real: Tensor) -> Tensor:
+    """[..., s]: sums of rows [..., n, s], or of numbers [..., n], over real examples [..., n]."""
+    rows = statistics.reshape(*real.shape, -1).to(torch.float64)
+    # Not a product with zero: what a model makes of padding may be no number.
+    return torch.where(real[..., None], rows, 0).sum(-2)
+
+
+def measured(
+    fed: Federation, theta: Tensor, data: Examples, metrics: Mapping[str, Metric]
+) -> dict[str, Tensor]:
+    """Each metric [m] of each user's model on its own examples; NaN without examples."""
+    sums: list[Tensor] = []
+    function = Sums(fed.model, tuple(metrics.values()))
+    examples = data.inputs, data.targets, data.real
+    for block in _mapped(fed, function, theta, data, *examples, per_example=False):
+        sums = [one + more for one, more in zip(sums, block, strict=True)] if sums else [*block]
+    if not sums:  # nobody has an example
+        return {name: theta.new_full((fed.m,), torch.nan) for name in metrics}
+    found = zip(metrics.items(), sums, strict=True)
+    return {name: metric.value(one, data.sizes) for (name, metric), one in found}
+
+
+def measured_outputs(fed: Federation, outputs: Tensor, data: Examples) -> dict[str, Tensor]:
+    """The objective's metrics [m] of outputs [m, n, ...] on each user's own examples."""
+    flat = outputs.flatten(0, 1), data.targets.flatten(0, 1)
+    return {
+        name: metric.value(summed(metric.statistics(*flat), data.real), data.sizes)
+        for name, metric in fed.objective.measured.items()
+    }
 
 
 def outputs(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
-    """[m, n, classes]: what each user's model says of its own examples, padding included."""
-    parts = [theta.new_zeros(fed.m, 0, fed.users.classes)]
-    parts += _mapped(fed, Outputs(fed.model), theta, data, data.inputs)
-    return torch.cat(parts, dim=1)[:, : data.labels.shape[1]]
+    """[m, n, ...]: what each user's model says of its own examples, padding included."""
+    parts = [found for (found,) in _mapped(fed, Outputs(fed.model), theta, data, data.inputs)]
+    if not parts:
+        return theta.new_zeros(fed.m, 0, *fed.model.output_shape)
+    return torch.cat(parts, dim=1)[:, : data.targets.shape[1]]
 
 
 def example_losses(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
     """[m, n]: the loss of each user's model on each of its own examples; NaN for padding alone."""
     parts = [theta.new_zeros(fed.m, 0)]
-    function = Scores(fed.model, cross_entropy)
-    parts += _mapped(fed, function, theta, data, data.inputs, data.labels)
-    each = torch.cat(parts, dim=1)[:, : data.labels.shape[1]]
+    losses = _mapped(fed, Losses(fed.model), theta, data, data.inputs, data.targets)
+    parts += [found for (found,) in losses]
+    each = torch.cat(parts, dim=1)[:, : data.targets.shape[1]]
     # A model that makes no number of an example fits it not at all.
     return torch.where(data.real, each.nan_to_num(torch.inf, posinf=torch.inf), torch.nan)
 
 
 def _mapped(
-    fed: Federation, function: Function, theta: Tensor, data: Examples, *examples: Tensor
-) -> Iterator[Tensor]:
+    fed: Federation,
+    function: Function,
+    theta: Tensor,
+    data: Examples,
+    *examples: Tensor,
+    per_example: bool = True,
+) -> Iterator[tuple[Tensor, ...]]:
     """A function of everyone's row and examples [m, n, ...], block by block.
 
     The held-out splits are filled up to the longer one of them, so that they have equal shapes.
     """
-    length, here = data.labels.shape[1], fed.here
+    length, here = data.targets.shape[1], fed.here
     users = slice(None) if here is None else here if len(here) else slice(1)  # for the shapes
-    held_out = max(fed.users.validation.labels.shape[1], fed.users.test.labels.shape[1])
+    held_out = max(fed.users.validation.targets.shape[1], fed.users.test.targets.shape[1])
     least = min(BLOCK, held_out) if length <= held_out else 0
     for start in range(0, length, BLOCK):
         block = tuple(longer(each[users, start : start + BLOCK], least) for each in examples)
         lengths = (data.sizes[users] - start).clamp(min=0)
-        (found,) = fed.executor.map(function, theta[users], examples=block, lengths=lengths)
-        yield found if here is None else _among(found, here, fed.m)
+        found = fed.executor.map(
+            function, theta[users], examples=block, lengths=lengths, per_example=per_example
+        )
+        yield found if here is None else tuple(_among(one, here, fed.m) for one in found)
 
 
 def _among(rows: Tensor, here: Tensor, m: int) -> Tensor:
@@ -143,14 +160,13 @@ def losses(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
         return _among(losses(fed, theta[fed.here], data), fed.here, fed.m)
     real = data.real if fed.present is None else data.real & fed.present[:, None]
     owner = torch.arange(fed.m, device=fed.device)[:, None].expand_as(real)[real]
-    inputs, labels = data.inputs[real], data.labels[real]
+    inputs, targets = data.inputs[real], data.targets[real]
     table = theta.new_zeros(len(theta), fed.m)
-    function = Scores(fed.model, cross_entropy)
-    for start in range(0, len(labels), BLOCK):
+    for start in range(0, len(targets), BLOCK):
         part = slice(start, start + BLOCK)
         users = owner[part]
-        shared = longer(inputs[part][None], BLOCK)[0], longer(labels[part][None], BLOCK)[0]
-        (each,) = fed.executor.map(function, theta, shared=shared)
+        shared = longer(inputs[part][None], BLOCK)[0], longer(targets[part][None], BLOCK)[0]
+        (each,) = fed.executor.map(Losses(fed.model), theta, shared=shared)
         table.index_add_(1, users, each[:, : len(users)])
     sizes = data.sizes if fed.present is None else data.sizes * fed.present
     return table / sizes

@@ -18,7 +18,9 @@ from ucfl.federation.divergence import check_finite
 from ucfl.federation.gradients import Gradients, measure
 from ucfl.federation.local import LocalStep, Own
 from ucfl.federation.memory import Memory
+from ucfl.federation.metrics import Metric
 from ucfl.federation.model import LocalModel
+from ucfl.federation.objective import CLASSIFICATION, Objective
 from ucfl.federation.optimisers import OPTIMISERS
 from ucfl.federation.rows import Rows
 from ucfl.federation.schedule import Batch, Plan
@@ -53,6 +55,7 @@ class Federation:
         users: Users,
         model: nn.Module,
         *,
+        objective: Objective = CLASSIFICATION,
         training: LocalTraining | None = None,
         device: str | torch.device = "cpu",
         seed: int = 0,
@@ -71,7 +74,7 @@ class Federation:
         self.cohort = cohort
         self._options: Options = options
         check_seed(seed)
-        self.model = LocalModel(model, self.device)
+        self.model = LocalModel(model, objective, self.device)
         check_fits(
             float(len(users)) * self.rows.size * self.rows.dtype.itemsize,
             f"{len(users)} users' models of {self.rows.size:,} parameters",
@@ -122,6 +125,11 @@ class Federation:
         return self.model.rows
 
     @property
+    def objective(self) -> Objective:
+        """What training minimises, and what models are judged by."""
+        return self.model.objective
+
+    @property
     def precision(self) -> Precision:
         """Of the model's products."""
         return self._options.get("precision", "default")
@@ -162,6 +170,7 @@ class Federation:
             self._with_models[key] = Federation(
                 self.users,
                 make(self),
+                objective=self.objective,
                 training=self.training,
                 device=self.device,
                 seed=self.seed,
@@ -308,7 +317,7 @@ class Federation:
         """Memory that one more user takes: its rows, and what autograd saves of a batch."""
         train, row = self.users.train, self.rows.initial.to(self.device)
         one, cut = torch.ones((), dtype=torch.int64, device=self.device), self.rows.trainable
-        example = Batch(train.inputs[0, :1], train.labels[0, :1], None, None, one, one, one, one)
+        example = Batch(train.inputs[0, :1], train.targets[0, :1], None, None, one, one, one, one)
         saved = saved_bytes(
             lambda: self.model.loss(row[:cut].clone().requires_grad_(), row[cut:], example)
         )
@@ -317,16 +326,22 @@ class Federation:
 
     # -- evaluation -------------------------------------------------------------------------
 
-    def accuracy(self, theta: Tensor, split: Split = "test") -> Tensor:
-        """Share of its own examples that each user's model gets right; NaN without examples."""
-        return evaluation.mean_score(self, theta, self.users.split(split), evaluation.correct)
+    def metrics(self, theta: Tensor, split: Split = "test") -> dict[str, Tensor]:
+        """The objective's metrics [m] of users' models on their own examples; NaN without any."""
+        return evaluation.measured(self, theta, self.users.split(split), self.objective.measured)
+
+    def metric(self, theta: Tensor, split: Split = "test") -> Tensor:
+        """[m]: the first of them, which methods are judged by; accuracy in classification."""
+        name, first = next(iter(self.objective.measured.items()))
+        return evaluation.measured(self, theta, self.users.split(split), {name: first})[name]
 
     def loss(self, theta: Tensor, split: Split = "validation") -> Tensor:
         """Mean loss of each user's model on its own examples; NaN without examples."""
-        return evaluation.mean_score(self, theta, self.users.split(split), evaluation.cross_entropy)
+        loss = {"loss": Metric(self.objective.loss)}
+        return evaluation.measured(self, theta, self.users.split(split), loss)["loss"]
 
     def outputs(self, theta: Tensor, split: Split = "test") -> Tensor:
-        """[m, n, classes]: what each user's model says of its own examples, padding included."""
+        """[m, n, ...]: what each user's model says of its own examples, padding included."""
         return evaluation.outputs(self, theta, self.users.split(split))
 
     def example_losses(self, theta: Tensor, split: Split = "validation") -> Tensor:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (PyTorch's own convention)
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from ucfl.execution import gradient
 from ucfl.federation.layers import KeyedDropout, adapt
+from ucfl.federation.objective import Objective
 from ucfl.federation.rows import Rows
 from ucfl.federation.schedule import Batch
 
@@ -22,11 +22,14 @@ class LocalModel:
     an executor traces them, or calls them for one user after another.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device) -> None:
+    def __init__(self, module: nn.Module, objective: Objective, device: torch.device) -> None:
+        self.objective = objective
         self.template = copy.deepcopy(module)
         self.adapted, self.context = adapt(module)
         self.adapted.to(device)
         self.rows = Rows(self.adapted)
+        #: Of what it says of one example; see :mod:`.checks`.
+        self.output_shape: tuple[int, ...] = ()
         #: Whether it writes to its inputs, and then gets a copy; see :mod:`.checks`.
         self.writes_inputs = False
         #: Whether what it says of an example depends on the others; see :mod:`.checks`.
@@ -47,7 +50,7 @@ class LocalModel:
         self.adapted.train()
         self.context.real, self.context.key = batch.real, batch.key
         outputs = self.call(tensors, batch.inputs)
-        losses = F.cross_entropy(outputs, batch.labels, reduction="none")
+        losses = self.objective.loss(outputs, batch.targets)
         if batch.real is not None:
             losses = losses * batch.real
         if batch.weights is not None:

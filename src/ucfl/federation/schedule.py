@@ -26,7 +26,7 @@ class Batch:
     """
 
     inputs: Tensor
-    labels: Tensor
+    targets: Tensor
     real: Tensor | None
     weights: Tensor | None
     count: Tensor
@@ -81,7 +81,7 @@ class Cut:
         self, number: Tensor, each: Tensors, shared: tuple[Tensor, ...], exact: int | None
     ) -> Batch:
         row, draw, size, batch, per_pass, order, weights = cast(User, each)
-        inputs, labels = shared
+        inputs, targets = shared
         which = number // self.repeat if self.repeat > 1 else number
         start = which % per_pass * batch
         count = torch.minimum(size - start, batch)
@@ -93,7 +93,7 @@ class Cut:
         owner = row.expand_as(index)
         return Batch(
             inputs[owner, index],
-            labels[owner, index],
+            targets[owner, index],
             place < count if self.padded and exact is None else None,
             None if weights is None else weights[index],
             count,
@@ -184,14 +184,14 @@ class Plan:
             counts = tuple(self.counts[user] for user in places)
         ids, rows, sizes, batch, per_pass, steps = parts
         round_number = torch.full((), t, device=ids.device)
-        keys = OrderKeys(seed, self.passes, train.labels.shape[1])
+        keys = OrderKeys(seed, self.passes, train.targets.shape[1])
         if len(ids):
             (key,) = executor.map(keys, ids, sizes, shared=(round_number,))
         else:
-            key = ids.new_zeros(0, self.passes, train.labels.shape[1])
+            key = ids.new_zeros(0, self.passes, train.targets.shape[1])
         draws = counter_hash(seed, round_number, ids) if self.cut.keyed else ids
         each = rows, draws, sizes, batch, per_pass, ordered(key), weights
-        return Batches(self.cut, each, (train.inputs, train.labels), counts, steps)
+        return Batches(self.cut, each, (train.inputs, train.targets), counts, steps)
 
 
 @dataclass(frozen=True)

@@ -75,10 +75,7 @@ def ahead_on_air(form: Form, measured: Measured, system: str) -> Claim:
     if not {ADAPTIVE, "fedavg", "user-centric"} <= set(curves):
         return missing(text)
     targets = (TARGET, float(curves["fedavg"].mean[-1]))
-    times = {
-        name: [curve.time_to_accuracy(target) for target in targets]
-        for name, curve in curves.items()
-    }
+    times = {name: [curve.time_to(target) for target in targets] for name, curve in curves.items()}
     holds = all(
         ours < min(fedavg, everyone) and math.isfinite(ours)
         for ours, fedavg, everyone in zip(

@@ -20,10 +20,10 @@ from ucfl import algorithms
 from ucfl.arrays import read_npz
 from ucfl.errors import UcflError, unreadable
 from ucfl.federation import default_initialisation
+from ucfl.measure import ACCURACY
 from ucfl.runs import Run
 from ucfl.runs.configuration import explicit
 from ucfl.runs.files import write_atomically
-from ucfl.runs.folder import mean, worst
 from ucfl.runs.schema import FORMAT, StoredCell, parts_digest, validated
 from ucfl.users import Scenario
 from ucfl.wireless import Traffic
@@ -100,7 +100,8 @@ class Result:
         curves = {
             f"{name.removesuffix('_accuracy')}_{who}": np.array([over(row) for row in values])
             for name, values in history.items()
-            for who, over in (("mean", mean), ("worst", worst))
+            if name.endswith("_accuracy") and not name.endswith("balanced_accuracy")
+            for who, over in (("mean", ACCURACY.mean), ("worst", ACCURACY.worst))
         }
         found = run.collaboration
         labels, groups = run.audience, about["users"]["groups"]
@@ -246,6 +247,15 @@ class Store:
         if result.cell.name != cell.name or result.about.get("hyper_parameters", meant) != meant:
             raise UcflError(f"the cell {file} was made with other settings; remove it.")
         return replace(result, cell=cell)
+
+    def is_kept(self, name: str) -> bool:
+        """Whether the cell of this name is there; one that will be run again is not."""
+        file = self.folder / "cells" / f"{name}.npz"
+        try:
+            cell = _read(file).cell if file.exists() else None
+            return cell is not None and cell.name == name and self.load(cell) is not None
+        except UcflError:
+            return False
 
     def every(self) -> list[Result]:
         """All cells of the folder, in the order of their names."""

@@ -212,7 +212,7 @@ def times_to(form: Form, measured: Measured, system: str) -> dict[str, float]:
     """When each timed method that is measured first has the target; infinite if never."""
     found = {name: measured.get(form.entry(COVARIATE_SHIFT, name), ()) for name in TIMED}
     return {
-        name: timed_curve(results, system).time_to_accuracy(TARGET)
+        name: timed_curve(results, system).time_to(TARGET)
         for name, results in found.items()
         if results
     }

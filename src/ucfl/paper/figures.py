@@ -72,7 +72,7 @@ def time(form: Form, measured: Measured) -> Panels:
         # To the end of the shortest but local training's, which costs next to nothing.
         ends = [float(curve.times[-1]) for name, curve in curves.items() if name != "local"]
         until = min(ends) if ends else None
-        panels[system] = figures.accuracy_over_time(curves, target=TARGET, until=until)
+        panels[system] = figures.over_time(curves, target=TARGET, until=until)
     return panels
 
 
@@ -87,7 +87,7 @@ def batch(form: Form, measured: Measured) -> Panels:
             )
             curves[form.scenarios[scenario].name] = (list(found), np.transpose(values))
     xlabel = "$n_k$, examples in a batch of the variance"
-    return {"n_k": figures.accuracy_against(curves, xlabel=xlabel)} if curves else {}
+    return {"n_k": figures.against(curves, xlabel=xlabel)} if curves else {}
 
 
 def beyond(form: Form, measured: Measured) -> Panels:
@@ -97,7 +97,7 @@ def beyond(form: Form, measured: Measured) -> Panels:
     for name, entries in _by_scenario("beyond", form, measured).items():
         shown = [entry for entry in entries if entry not in swept.values()]
         curves = {e.algorithm: _curves(measured[e], None) for e in shown}
-        panels[name] = figures.accuracy_over_rounds(curves, width=figures.DOUBLE)
+        panels[name] = figures.over_rounds(curves, width=figures.DOUBLE)
     found = {width: measured[entry] for width, entry in swept.items() if measured.get(entry)}
     if found:
         best = {k: [r.accuracy("mean", "best") for r in each] for k, each in found.items()}
@@ -107,7 +107,7 @@ def beyond(form: Form, measured: Measured) -> Panels:
                 level = [[r.accuracy("mean", "best")] * len(best) for r in results]
                 lines[label] = (list(best), np.array(level))
         xlabel = "fixed width $h$ of the kernel, in units of the noise floor"
-        panels["widths"] = figures.accuracy_against(lines, xlabel=xlabel, logarithmic=True)
+        panels["widths"] = figures.against(lines, xlabel=xlabel, logarithmic=True)
     return panels
 
 
@@ -142,7 +142,7 @@ def _over_rounds(item: str, form: Form, measured: Measured) -> Panels:
     for name, entries in _by_scenario(item, form, measured).items():
         shortest = min(e.scenario.rounds for e in entries) if item == "fig-parallel" else None
         curves = {e.algorithm: _curves(measured[e], shortest) for e in entries}
-        panels[name] = figures.accuracy_over_rounds(curves, width=figures.DOUBLE)
+        panels[name] = figures.over_rounds(curves, width=figures.DOUBLE)
     return panels
 
 

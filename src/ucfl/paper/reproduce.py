@@ -19,7 +19,7 @@ from ucfl.runs.building import Engine, find_device
 from ucfl.runs.claim import Unusable
 from ucfl.runs.files import remove_unfinished
 from ucfl.runs.folder import device_name
-from ucfl.runs.lock import Busy, held
+from ucfl.runs.lock import held
 from ucfl.runs.loop import OnNote, OnRound, train
 from ucfl.users import Scenario, Users
 
@@ -153,11 +153,14 @@ def run_cells(
 
 def _clear_up(store: Store) -> None:
     """Remove the runs of cells that are kept, whose processes ended between the two."""
-    for lock in (store.folder / "cells").glob(".*.npz.lock"):
-        file = lock.with_name(lock.name[1 : -len(".lock")])
-        with contextlib.suppress(Busy), held(file):
-            if file.exists():
-                shutil.rmtree(store.folder / "unfinished" / file.stem, ignore_errors=True)
+    cells, unfinished = store.folder / "cells", store.folder / "unfinished"
+    names = {lock.name[1 : -len(".npz.lock")] for lock in cells.glob(".*.npz.lock")}
+    names |= {run.name for run in unfinished.glob("*") if store.is_kept(run.name)}
+    for name in sorted(names):
+        # Where another process has the cell, or nothing can be written, the run stays.
+        with contextlib.suppress(UcflError), held(cells / f"{name}.npz"):
+            if store.is_kept(name):
+                shutil.rmtree(unfinished / name, ignore_errors=True)
 
 
 def _run_cell(

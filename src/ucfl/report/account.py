@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from ucfl.algorithms import REGISTRY
 from ucfl.errors import UcflError
+from ucfl.measure import ACCURACY, Measure
 from ucfl.report.collaboration import Panel, collaboration
 from ucfl.runs import Run
-from ucfl.runs.folder import CHECKPOINT, mean, worst
+from ucfl.runs.folder import CHECKPOINT
 from ucfl.users import Scenario
 from ucfl.wireless import Traffic
 
@@ -50,9 +51,9 @@ class Origin:
 class Account:
     """One run, as far as a story tells of it, whatever it is kept in.
 
-    ``mean``, ``worst`` and ``validation`` (a mean, too) are accuracies over users in percent for
-    rounds 0 to T; ``band`` [2, T + 1] are the ``BAND`` of users, where single users were kept for
-    every round; ``final`` [m] is every user's accuracy in the last. ``traffic`` [T, 3] has each
+    ``mean``, ``worst`` and ``validation`` (a mean, too) are over users, for rounds 0 to T, of what
+    ``measure`` says; ``band`` [2, T + 1] are the ``BAND`` of users, where single users were kept
+    for every round; ``final`` [m] is every user's value in the last. ``traffic`` [T, 3] has each
     round's models down, models up and work.
     """
 
@@ -71,6 +72,7 @@ class Account:
     population: Population
     collaboration: Panel | None
     origin: Origin
+    measure: Measure = ACCURACY
 
     @property
     def is_personal(self) -> bool:
@@ -90,18 +92,19 @@ def account(run: Run) -> Account:
     if not (run.folder / CHECKPOINT).exists() or run.checkpoint.round < 1:
         raise UcflError(f"{run.folder} has stored no round yet; see it train with ucfl watch.")
     length = run.checkpoint.round + 1
-    test = run.per_user("test_accuracy")[:length]
+    test, measure = run.test[:length], run.measure
     users, configuration = run.about["users"], run.about["configuration"]
     return Account(
         scenario=run.scenario,
         label=run.algorithm.label,
         tested_model=run.algorithm.tested_model,
         seed=run.seed,
-        mean=np.array([mean(row) for row in test]),
-        worst=np.array([worst(row) for row in test]),
-        validation=np.array([mean(row) for row in run.per_user("validation_accuracy")[:length]]),
-        band=np.array([_quantile(100 * test, share) for share in BAND]),
-        final=100 * test[-1],
+        measure=measure,
+        mean=np.array([measure.mean(row) for row in test]),
+        worst=np.array([measure.worst(row) for row in test]),
+        validation=np.array([measure.mean(row) for row in run.validation[:length]]),
+        band=np.array([_quantile(measure.shown(test), share) for share in BAND]),
+        final=measure.shown(test[-1]),
         start=run.start_traffic,
         traffic=run.checkpoint.traffic.numpy(),
         participants=float(run.checkpoint.cohorts.double().sum(1).mean()),

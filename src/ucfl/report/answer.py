@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ucfl.measure import Measure
 from ucfl.runs import Curve
 from ucfl.wireless import SYSTEMS, Traffic, WirelessSystem
 
@@ -24,28 +25,34 @@ def method_of(story: Story, label: str) -> dict[str, Any]:
     return found
 
 
-def method_curve(
-    method: dict[str, Any], users: int, participants: int, system: WirelessSystem
-) -> Curve:
-    """Accuracy against time of a method: what :func:`ucfl.runs.curve` gives for its runs.
+def method_curve(method: dict[str, Any], story: Story, system: WirelessSystem) -> Curve:
+    """The metric against time of a method: what :func:`ucfl.runs.curve` gives for its runs.
 
     Times are linear in traffic, so those of the seeds' mean traffic are the mean of their times.
     """
+    users, participants = story["users"], story["participants"]
     rows = np.array([row[1:] for row in method["traffic"] for _ in range(row[0])]).reshape(-1, 3)
     present = np.broadcast_to(np.arange(users) < participants, (len(rows), users))
     times = system.elapsed(Traffic(*method["start"]), rows, users, present=present)
-    return Curve(times, np.array(method["mean"]), np.array(method["worst"]), system.unit)
+    mean, worst = np.array(method["mean"]), np.array(method["worst"])
+    return Curve(times, mean, worst, system.unit, measure_of(story))
+
+
+def measure_of(story: Story) -> Measure:
+    """What a story's methods are judged by."""
+    return Measure(**{word: story["measure"][word] for word in Measure.__dataclass_fields__})
 
 
 def answer(story: Story) -> list[str]:
     """The answer in words: which method, how good, for how many streams, at what cost."""
     best = method_of(story, story["chosen"])
-    seeds = len(best["seeds"])
+    seeds, measure = len(best["seeds"]), measure_of(story)
     alone = len(story["methods"]) == 1
     told = [
         f"{best['label']} {'gives' if alone else 'serves'} the {story['users']} users"
-        f"{'' if alone else ' best:'} {_percent(best['final'])} mean accuracy and "
-        f"{best['final']['worst']:.1f}% for the worst one, with {_streams(best)} "
+        f"{'' if alone else ' best:'} {_text(best['final'], measure)} mean {measure.words} and "
+        f"{measure.text(best['final']['worst'])}{measure.sign} for the worst one, with "
+        f"{_streams(best)} "
         f"({best['rounds']} rounds, {seeds} seed{'s' * (seeds > 1)})."
     ]
     told += [story["unequal"]] if story["unequal"] else []
@@ -53,8 +60,8 @@ def answer(story: Story) -> list[str]:
         return told
     told += _rivals(story, best)
     others = [
-        f"{method['label']} reaches {_percent(method['final'])} and "
-        f"{method['final']['worst']:.1f}% for its worst user"
+        f"{method['label']} reaches {_text(method['final'], measure)} and "
+        f"{measure.text(method['final']['worst'])}{measure.sign} for its worst user"
         for method in story["methods"]
         if method["label"] in SHARED_OR_ALONE and method is not best
     ]
@@ -62,7 +69,8 @@ def answer(story: Story) -> list[str]:
         told.append(f"{'; '.join(others)}.")
     told += _costs(story, best)
     told += [
-        f"{method['label']}, which is told the true groups, reaches {_percent(method['final'])}."
+        f"{method['label']}, which is told the true groups, reaches "
+        f"{_text(method['final'], measure)}."
         for method in story["methods"]
         if method["label"] in TOLD_THE_GROUPS
     ]
@@ -71,13 +79,14 @@ def answer(story: Story) -> list[str]:
 
 def _rivals(story: Story, best: dict[str, Any]) -> list[str]:
     """Methods that the seeds do not tell from the best one."""
-    lowest = best["final"]["mean"] - best["final"]["deviation"]
+    measure = measure_of(story)
+    lowest = measure.goodness(best["final"]["mean"]) - best["final"]["deviation"]
     near = [
-        f"{method['label']} ({_percent(method['final'])})"
+        f"{method['label']} ({_text(method['final'], measure)})"
         for method in story["methods"]
         if method is not best
         and method["label"] not in TOLD_THE_GROUPS
-        and method["final"]["mean"] >= lowest
+        and measure.goodness(method["final"]["mean"]) >= lowest
     ]
     return [f"Within one deviation of it: {', '.join(near)}."] if near else []
 
@@ -85,27 +94,25 @@ def _rivals(story: Story, best: dict[str, Any]) -> list[str]:
 def _costs(story: Story, best: dict[str, Any]) -> list[str]:
     """When the best method reaches the target, on each of the paper's systems."""
     target = story["target"]
-    if best["label"] == target["of"] or math.isnan(target["accuracy"]):
+    if best["label"] == target["of"] or math.isnan(target["value"]):
         return []
     words = []
     for name, system in SYSTEMS.items():
         pair = (best, method_of(story, target["of"]))
         mine, theirs = (
-            method_curve(method, story["users"], story["participants"], system).time_to_accuracy(
-                target["accuracy"]
-            )
-            for method in pair
+            method_curve(method, story, system).time_to(target["value"]) for method in pair
         )
         if math.isfinite(mine):
             words.append(f"{mine:.0f} T_dl on {name} (instead of {theirs:.0f})")
     if not words:
         return []
-    return [f"{best['label']} has {target['of']}'s final accuracy after {', '.join(words)}."]
+    goal = f"{target['of']}'s final {measure_of(story).words}"
+    return [f"{best['label']} has {goal} after {', '.join(words)}."]
 
 
-def _percent(summary: dict[str, float]) -> str:
-    deviation = f"\u00a0±\u00a0{summary['deviation']:.1f}" if summary["deviation"] else ""
-    return f"{summary['mean']:.1f}{deviation}%"
+def _text(summary: dict[str, float], measure: Measure) -> str:
+    found = measure.text(summary["mean"], summary["deviation"])
+    return found.replace(" ", "\u00a0") + measure.sign
 
 
 def _streams(method: dict[str, Any]) -> str:

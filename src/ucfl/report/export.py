@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import os
 import tempfile
 import time
@@ -15,8 +16,7 @@ from typing import Any
 from ucfl.errors import UcflError, first_line
 from ucfl.runs import Run
 from ucfl.runs.files import NotWritten
-from ucfl.runs.folder import mean, worst
-from ucfl.runs.history import METRICS
+from ucfl.runs.loop import EVALUATED
 
 #: MLflow's servers take no more in one request.
 METRICS_AT_ONCE = 1000
@@ -112,11 +112,12 @@ EXPORTS = {
 
 
 def _scalars(run: Run) -> Iterator[tuple[int, str, float]]:
-    """(round, name, value): accuracies in percent over users, models sent."""
-    for metric in METRICS:
+    """(round, name, value): metrics over users (shares in percent), models sent."""
+    for split, measure in itertools.product(EVALUATED, run.measures):
+        metric = f"{split}_{measure.name}"
         for t, row in enumerate(run.per_user(metric)):
-            yield t, f"{metric}/mean", mean(row)
-            yield t, f"{metric}/worst", worst(row)
+            yield t, f"{metric}/mean", measure.mean(row)
+            yield t, f"{metric}/worst", measure.worst(row)
     for t, (down, up, _) in enumerate(run.checkpoint.traffic.tolist(), start=1):
         yield t, "models/down", down
         yield t, "models/up", up

@@ -62,7 +62,7 @@ _LOOK: Any = {
 }
 
 
-def accuracy_over_rounds(
+def over_rounds(
     curves: Mapping[str, ArrayLike],
     *,
     ylabel: str = "mean test accuracy in %",
@@ -72,10 +72,10 @@ def accuracy_over_rounds(
     """Lines over rounds from [seeds, rounds + 1] arrays: the mean, and a deviation either side."""
     every = {label: _seeds_by_points(values, label) for label, values in curves.items()}
     points = {label: (np.arange(values.shape[1]), values) for label, values in every.items()}
-    return accuracy_against(points, xlabel="round", ylabel=ylabel, title=title, width=width)
+    return against(points, xlabel="round", ylabel=ylabel, title=title, width=width)
 
 
-def accuracy_against(
+def against(
     curves: Mapping[str, tuple[ArrayLike, ArrayLike]],
     *,
     xlabel: str,
@@ -103,7 +103,7 @@ def accuracy_against(
     return figure
 
 
-def accuracy_over_time(
+def over_time(
     curves: Mapping[str, Curve | tuple[ArrayLike, ArrayLike]],
     unit: str = "T_dl",
     *,
@@ -113,7 +113,7 @@ def accuracy_over_time(
     title: str = "",
     width: float = SINGLE,
 ) -> Figure:
-    """Accuracy that stands at each time, from curves or (times, accuracies).
+    """What stands at each time, from curves or (times, values).
 
     A step, not a slope: a round's model is there when the round ends and not before. Lines end
     where runs do; ``until`` ends the axis earlier.
@@ -133,7 +133,7 @@ def accuracy_over_time(
         if target is not None:
             axes.axhline(target, color="#999999", lw=0.7, zorder=1)
             axes.annotate(
-                f"{target:.1f}", (1, target), xycoords=("axes fraction", "data"),
+                f"{target:.4g}", (1, target), xycoords=("axes fraction", "data"),
                 xytext=(2, 0), textcoords="offset points", va="center", fontsize=6,
                 color="#666666", annotation_clip=False,
             )  # fmt: skip

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from ucfl.errors import UcflError
+from ucfl.measure import Measure
 from ucfl.report import figures
 from ucfl.report.collaboration import Panel, by_seed, collaboration
 from ucfl.runs import Curve, Run, curve
-from ucfl.runs.folder import mean, worst
 from ucfl.runs.timing import common_target
 from ucfl.users.names import numbered_names
 
@@ -29,35 +29,42 @@ class Look:
 
 
 def accuracy(runs: Runs, look: Look) -> Figure:
-    """Mean accuracy over rounds, a deviation over seeds either side."""
-    return figures.accuracy_over_rounds(_over_seeds(runs, mean), width=look.width)
+    """The mean over rounds, a deviation over seeds either side."""
+    measure = _measure(runs)
+    return figures.over_rounds(
+        _over_seeds(runs, measure.mean), ylabel=_label(measure), width=look.width
+    )
 
 
 def worst_user(runs: Runs, look: Look) -> Figure:
-    """The worst user's accuracy over rounds, a deviation over seeds either side."""
-    values = _over_seeds(runs, worst)
-    return figures.accuracy_over_rounds(
-        values, ylabel="worst user's test accuracy in %", width=look.width
+    """The worst user's value over rounds, a deviation over seeds either side."""
+    measure = _measure(runs)
+    return figures.over_rounds(
+        _over_seeds(runs, measure.worst), ylabel=_label(measure, "worst user's"), width=look.width
     )
 
 
 def accuracy_over_time(runs: Runs, look: Look) -> Figure:
-    """Mean accuracy against time on a network, until the last one to reach the target has it."""
+    """The mean against time on a network, until the last one to reach the target has it."""
     curves = _curves(runs, look)
     target, unit = _target(curves, look), next(iter(curves.values())).unit
-    arrivals = [one.time_to_accuracy(target) for one in curves.values()]
+    arrivals = [one.time_to(target) for one in curves.values()]
     until = 1.15 * max((time for time in arrivals if time < math.inf), default=0)
-    return figures.accuracy_over_time(curves, unit, target=target, until=until, width=look.width)
+    return figures.over_time(
+        curves, unit, target=target, until=until, ylabel=_label(_measure(runs)), width=look.width
+    )
 
 
 def time_to_target(runs: Runs, look: Look) -> Figure:
-    """Time on a network until the mean accuracy is FedAvg's final one, or the target given."""
+    """Time on a network until the mean is FedAvg's final one, or the target given."""
     curves = _curves(runs, look)
     target = _target(curves, look)
-    times = {label: one.time_to_accuracy(target) for label, one in curves.items()}
+    times = {label: one.time_to(target) for label, one in curves.items()}
     unit = next(iter(curves.values())).unit.replace("T_dl", "$T_{dl}$")
     order = dict(sorted(times.items(), key=lambda item: item[1]))
-    return figures.bars(order, xlabel=f"time to {target:.1f}% in {unit}", width=look.width)
+    measure = _measure(runs)
+    goal = f"{measure.text(target)}{measure.sign}"
+    return figures.bars(order, xlabel=f"time to {goal} in {unit}", width=look.width)
 
 
 def weights(runs: Runs, look: Look) -> Figure:
@@ -99,10 +106,18 @@ def _over_seeds(runs: Runs, statistic: Callable[..., float]) -> dict[str, list[l
     """The statistic over users for every seed and round that all seeds of a method have."""
     found = {}
     for label, each in runs.items():
-        tests = [run.per_user("test_accuracy") for run in each]
+        tests = [run.test for run in each]
         length = min(map(len, tests))
         found[label] = [[statistic(row) for row in test[:length]] for test in tests]
     return found
+
+
+def _measure(runs: Runs) -> Measure:
+    return next(iter(runs.values()))[0].measure
+
+
+def _label(measure: Measure, who: str = "mean") -> str:
+    return f"{who} test {measure.words}{measure.unit}"
 
 
 def _curves(runs: Runs, look: Look) -> dict[str, Curve]:

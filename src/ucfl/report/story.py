@@ -1,7 +1,7 @@
 """What runs have to say, as plain data: the page, the terminal and ``--json`` all tell this.
 
 Aggregated here, so that a large comparison stays small: curves are statistics over users and
-seeds, round by round; single users appear with their final accuracy only.
+seeds, round by round; single users appear with their final value only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ucfl.report.answer import SHARED_OR_ALONE, TOLD_THE_GROUPS, Story, answer
 from ucfl.report.collaboration import Panel, by_seed
 from ucfl.report.palette import GROUPS, styles
 from ucfl.runs import Run, find_runs
-from ucfl.runs.folder import chosen_round, deviation
+from ucfl.runs.folder import deviation
 from ucfl.runs.timing import unequal_rounds
 from ucfl.wireless import SYSTEMS, Traffic
 
@@ -73,7 +73,7 @@ def compose(accounts: Sequence[Account]) -> Story:
     first = accounts[0]
     looks = styles(by_label)
     methods = [_method(label, found) | asdict(looks[label]) for label, found in by_label.items()]
-    methods.sort(key=lambda method: -np.nan_to_num(method["final"]["mean"]))
+    methods.sort(key=lambda method: -first.measure.goodness(method["final"]["mean"]))
     fedavg = next((method for method in methods if method["label"] == "fedavg"), methods[-1])
     told: Story = {
         "scenario": {"name": first.scenario.name, "description": first.scenario.description},
@@ -82,7 +82,9 @@ def compose(accounts: Sequence[Account]) -> Story:
         "rounds": max(method["rounds"] for method in methods),
         "seeds": sorted({one.seed for one in accounts}),
         "methods": methods,
-        "target": {"accuracy": fedavg["mean"][-1], "of": fedavg["label"]},
+        "measure": asdict(first.measure)
+        | {"words": first.measure.words, "unit": first.measure.unit},
+        "target": {"value": fedavg["mean"][-1], "of": fedavg["label"]},
         "systems": {name: asdict(system) for name, system in SYSTEMS.items()},
         "groups": GROUPS,
         "weight_step": WEIGHT_STEP,
@@ -99,13 +101,13 @@ def compose(accounts: Sequence[Account]) -> Story:
 
 
 def _method(label: str, accounts: Sequence[Account]) -> dict[str, Any]:
-    """Curves and accuracies of one algorithm, over the rounds that all its seeds have."""
+    """Curves and final values of one algorithm, over the rounds that all its seeds have."""
     rounds = min(one.rounds for one in accounts)
     means = np.array([one.mean[: rounds + 1] for one in accounts])
     worsts = np.array([one.worst[: rounds + 1] for one in accounts])
     bands = [one.band[:, : rounds + 1] for one in accounts if one.band is not None]
     low, high = np.mean(bands, axis=0) if len(bands) == len(accounts) else (None, None)
-    best = [chosen_round(one.validation[: rounds + 1]) for one in accounts]
+    best = [one.measure.chosen_round(one.validation[: rounds + 1]) for one in accounts]
     picked = np.arange(len(accounts)), best
     traffic = np.mean([one.traffic[:rounds] for one in accounts], axis=0)
     start = np.mean([_row(one.start) for one in accounts], axis=0)
@@ -140,7 +142,7 @@ def _populations(accounts: Sequence[Account]) -> list[dict[str, Any]]:
             {
                 "seed": seed,
                 **asdict(here[0].population),
-                "accuracy": {one.label: _rounded(one.final) for one in here},
+                "final": {one.label: _rounded(one.final) for one in here},
                 "collaboration": _learnt(learnt[seed], budget >= 0) if seed in learnt else None,
             }
         )

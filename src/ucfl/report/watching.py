@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ucfl.errors import UcflError
 from ucfl.runs import Progress, Run, find_runs
-from ucfl.runs.folder import HISTORY, mean, worst
+from ucfl.runs.folder import HISTORY
 from ucfl.runs.lock import owner
 
 
@@ -27,9 +27,9 @@ def follow(folder: Path, pause: float = 1.0) -> Iterator[Progress]:
         run = Run.open(place)  # anew: the history is another one each time
         rounds = run.scenario.rounds
         if (place / HISTORY).exists():
-            test = run.per_user("test_accuracy")
+            test = run.test
             for t in range(told + 1, len(test)):
-                yield Progress(run.algorithm.label, t, rounds, mean(test[t]), worst(test[t]))
+                yield Progress.at(run.algorithm.label, t, rounds, test[t], run.measure)
             told = len(test) - 1
             if told >= rounds:
                 return

@@ -5,7 +5,7 @@ from ucfl.runs.compare import Comparison, compare
 from ucfl.runs.folder import Run, find_runs
 from ucfl.runs.loop import Progress, Stopped, run
 from ucfl.runs.planning import Question
-from ucfl.runs.timing import Curve, curve, time_to_accuracy
+from ucfl.runs.timing import Curve, curve, time_to
 
 __all__ = [
     "Comparison",
@@ -19,5 +19,5 @@ __all__ = [
     "federation",
     "find_runs",
     "run",
-    "time_to_accuracy",
+    "time_to",
 ]

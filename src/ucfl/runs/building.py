@@ -9,7 +9,16 @@ import torch
 from ucfl import distributed, users
 from ucfl.errors import UcflError
 from ucfl.execution import Options
-from ucfl.federation import CohortFunction, Cohorts, Federation, LocalTraining, create, schedule
+from ucfl.federation import (
+    CohortFunction,
+    Cohorts,
+    Federation,
+    LocalTraining,
+    Objective,
+    create,
+    schedule,
+)
+from ucfl.federation import objective as objective_of
 from ucfl.users import Participation, Scenario, Users
 
 
@@ -40,6 +49,7 @@ def federation(
     *,
     users: Users | None = None,
     participation: CohortFunction | None = None,
+    objective: Objective | None = None,
     device: str = "auto",
     **engine: Unpack[Options],
 ) -> Federation:
@@ -49,7 +59,10 @@ def federation(
     cohorts = Cohorts.of(users, seed, Participation.of(scenario.participation), participation)
     mine = distributed.share(len(users))
     users = my_users(users)
-    model = create(scenario.model, users.input_shape, users.classes, seed, scenario.initialisation)
+    objective = objective or objective_of(scenario.objective)
+    objective.check_users(users)
+    outputs = objective.outputs(users)
+    model = create(scenario.model, users.input_shape, outputs, seed, scenario.initialisation)
     training = LocalTraining(
         lr=scenario.lr,
         momentum=scenario.momentum,
@@ -64,6 +77,7 @@ def federation(
     return Federation(
         users,
         model,
+        objective=objective,
         training=training,
         device=find_device(device),
         seed=seed,

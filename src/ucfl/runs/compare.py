@@ -28,17 +28,19 @@ class Comparison:
     runs: dict[str, list[Run]]
 
     def to_json(self) -> dict[str, Any]:
-        """Accuracies in percent over the seeds, best algorithm first.
+        """The first metric over the seeds (shares in percent), best algorithm first.
 
-        ``final`` is the last round, ``best`` the round that validation accuracy chooses; ``std``
+        ``final`` is the last round, ``best`` the round that validation data chooses; ``std``
         is the sample deviation over seeds (0 for one seed).
         """
         rows = {label: self._row(runs) for label, runs in self.runs.items()}
-        order = sorted(rows, key=lambda label: -np.nan_to_num(rows[label]["mean"]["final"]))
+        measure = next(iter(self.runs.values()))[0].measure
+        order = sorted(rows, key=lambda label: -measure.goodness(rows[label]["mean"]["final"]))
         return {
             "scenario": self.scenario.name,
             "rounds": self.scenario.rounds,
             "seeds": list(self.seeds),
+            "metric": asdict(measure),
             "algorithms": {label: rows[label] for label in order},
         }
 

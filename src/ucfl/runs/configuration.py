@@ -87,16 +87,19 @@ def explicit(scenario: Scenario) -> Scenario:
 
 
 def probe(fed: Federation) -> tuple[float, ...]:
-    """Some outputs of the model, by which another ``forward()`` is told; rounding differs.
+    """Some outputs and losses, by which another ``forward()`` or loss is told; rounding differs.
 
     At weights near the first ones: a last layer that starts from zero would hide the others.
     """
     row, cut = fed.rows.initial.to(fed.device), fed.rows.trainable
     moved = row.clone()
     moved[:cut] += 0.05 * torch.arange(cut, dtype=row.dtype, device=row.device).sin()
+    first = slice(min(4, int(fed.sizes[0])))
     with torch.no_grad():
-        out = fed.model.outputs(moved, fed.users.train.inputs[0, :4])
-    return tuple(out.flatten()[:64].double().nan_to_num().tolist())
+        out = fed.model.outputs(moved, fed.users.train.inputs[0, first])
+        loss = fed.objective.loss(out, fed.users.train.targets[0, first])
+    found = torch.cat([out.flatten()[:64], loss]).double().nan_to_num()
+    return tuple(found.tolist())
 
 
 def cohorts(fed: Federation) -> str:

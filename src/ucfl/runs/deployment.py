@@ -55,39 +55,50 @@ def _models(run: Run, places: Sequence[int], given: nn.Module | None) -> Iterato
 
 def _architecture(run: Run, given: nn.Module | None) -> Architecture:
     """The layers of the run's model: given, as trained in this process, or made again by name."""
-    shape = tuple(_stored(run, "input_shape"))
-    template, name = run.template if given is None else given, run.scenario.model
+    known, shape = run.architecture, tuple(_stored(run, "input_shape"))
+    aim = run.scenario.objective if known is None else known.aim
+    template = given if known is None or given is not None else known.template
     if template is None:
-        if name not in MODELS and ":" not in name:
-            raise UcflError(
-                f"the run's model is one of your own ({name}), which its folder does not hold; "
-                "give it again, as model=."
-            )
-        template = create(name, shape, _stored(run, "classes"), run.seed)
+        template = _made(run, shape)
     if not isinstance(template, nn.Module):
         kind = type(template).__name__
         raise UcflError(f"model= takes a torch.nn.Module, such as MyModel(), and not a {kind}.")
-    found = Architecture(copy.deepcopy(template).cpu(), shape)
-    stored = list((run.about.get("tensors") or found.rows.shapes).items())
-    if apart := [pair for pair in stored if pair not in found.rows.shapes.items()]:
-        tensor, shape = apart[0]
+    found = Architecture(copy.deepcopy(template).cpu(), shape, aim)
+    _check_tensors(found.rows.shapes, run.about.get("tensors") or found.rows.shapes)
+    return found
+
+
+def _made(run: Run, shape: tuple[int, ...]) -> nn.Module:
+    """The run's model by its name, with its first weights or others."""
+    name = run.scenario.model
+    if name not in MODELS and ":" not in name:
         raise UcflError(
-            f"the model is not the one that was trained: it has no parameter or buffer {tensor!r} "
-            f"of shape {tuple(shape)}; give the one that was, as model=."
+            f"the run's model is one of your own ({name}), which its folder does not hold; give it "
+            "again, as model=."
         )
-    if stored != list(found.rows.shapes.items()):
+    return create(name, shape, _stored(run, "outputs"), run.seed)
+
+
+def _check_tensors(found: dict[str, list[int]], trained: dict[str, list[int]]) -> None:
+    """Raise unless a model has the parameters and buffers that were trained, in their order."""
+    if apart := [name for name in trained if found.get(name) != trained[name]]:
+        first, shape = apart[0], tuple(trained[apart[0]])
+        raise UcflError(
+            f"the model is not the one that was trained: it has no parameter or buffer {first!r} "
+            f"of shape {shape}; give the one that was, as model=."
+        )
+    if list(found) != list(trained):
         raise UcflError(
             "the model is not the one that was trained: it has other parameters or buffers, or "
             "another order of them; give the one that was, as model=."
         )
-    return found
 
 
 def _stored(run: Run, field: str) -> Any:
-    value = run.about["users"].get(field)
+    value = run.about.get(field)
     if value is None:
         raise UcflError(
-            f"{run.folder} was written by an earlier version, which did not store its users' "
+            f"{run.folder} was written by an earlier version, which did not store its "
             f"{field}; train it again to take its models."
         )
     return value
@@ -143,7 +154,6 @@ def _write(run: Run, folder: Path, names: Sequence[str], given: nn.Module | None
         # Copies: safetensors refuses tensors that share memory, as tied parameters do.
         tensors = {key: tensor.clone() for key, tensor in module.state_dict().items()}
         save_file(tensors, folder / name, {"user": user, "run": run.folder.name})
-    users = run.about["users"]
     index = {
         "run": str(run.folder),
         "scenario": run.scenario.name,
@@ -151,8 +161,8 @@ def _write(run: Run, folder: Path, names: Sequence[str], given: nn.Module | None
         "seed": run.seed,
         "round": run.checkpoint.round,
         "model": run.scenario.model,
-        "inputs": {"shape": users["input_shape"], "type": users["input_type"]},
-        "classes": users["classes"],
+        "inputs": {"shape": _stored(run, "input_shape"), "type": _stored(run, "input_type")},
+        "outputs": _stored(run, "outputs"),
         "load": [
             "import ucfl",
             "from safetensors.torch import load_file",

@@ -22,7 +22,8 @@ from ucfl import algorithms, distributed
 from ucfl.algorithms import Algorithm, State
 from ucfl.collaboration.found import Collaboration
 from ucfl.errors import UcflError, first_line, unreadable
-from ucfl.federation import Federation
+from ucfl.federation import Architecture, Federation
+from ucfl.measure import ACCURACY, Measure
 from ucfl.runs import deployment
 from ucfl.runs.checkpoint import AGAIN, Checkpoint, checkpoint_name
 from ucfl.runs.configuration import Configuration
@@ -42,13 +43,13 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Run:
-    """A run on disk; ``template`` is its model's architecture, where this process trained it."""
+    """A run on disk; ``architecture`` is its model's, where this process trained it."""
 
     folder: Path
     scenario: Scenario
     algorithm: Algorithm
     seed: int
-    template: nn.Module | None = field(default=None, compare=False)
+    architecture: Architecture | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         return in_words(self)
@@ -87,14 +88,35 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Accuracies in percent at the final round and at the round that validation chooses."""
-        test = self.per_user("test_accuracy")
-        best = best_round(self.per_user("validation_accuracy"))
+        """The first metric at the final round and at the round that validation chooses."""
+        test, measure = self.test, self.measure
+        best = measure.best_round(self.validation)
         return {
-            "mean": {"final": mean(test[-1]), "best": mean(test[best])},
-            "worst": {"final": worst(test[-1]), "best": worst(test[best])},
+            "mean": {"final": measure.mean(test[-1]), "best": measure.mean(test[best])},
+            "worst": {"final": measure.worst(test[-1]), "best": measure.worst(test[best])},
             "best_round": best,
         }
+
+    @cached_property
+    def measures(self) -> tuple[Measure, ...]:
+        """The metrics of its objective; it is judged by the first. Version 0.1 had accuracy."""
+        stored = self.about.get("metrics")
+        return (ACCURACY,) if stored is None else tuple(Measure(**one) for one in stored)
+
+    @property
+    def measure(self) -> Measure:
+        """What it is judged by."""
+        return self.measures[0]
+
+    @property
+    def test(self) -> NDArray[np.float64]:
+        """[rounds + 1, users]: the first metric on test data."""
+        return self.per_user(f"test_{self.measure.name}")
+
+    @property
+    def validation(self) -> NDArray[np.float64]:
+        """[rounds + 1, users]: the first metric on validation data."""
+        return self.per_user(f"validation_{self.measure.name}")
 
     @cached_property
     def about(self) -> dict[str, Any]:
@@ -206,18 +228,6 @@ def dropped_in_words(dropped: Mapping[int, int], names: Sequence[str]) -> str:
     )
 
 
-def mean(accuracies: NDArray[np.float64]) -> float:
-    """Mean accuracy in percent over the users that have test data; NaN if none has."""
-    real = accuracies[~np.isnan(accuracies)]
-    return float(100 * real.mean()) if len(real) else float("nan")
-
-
-def worst(accuracies: NDArray[np.float64]) -> float:
-    """Lowest accuracy in percent among the users that have test data; NaN if none has."""
-    real = accuracies[~np.isnan(accuracies)]
-    return float(100 * real.min()) if len(real) else float("nan")
-
-
 def deviation(values: ArrayLike) -> NDArray[np.float64]:
     """The sample deviation over the first axis, that of seeds; 0 for one."""
     array = np.asarray(values, dtype=np.float64)
@@ -225,21 +235,6 @@ def deviation(values: ArrayLike) -> NDArray[np.float64]:
         return np.zeros(array.shape[1:])
     spread: NDArray[np.float64] = array.std(axis=0, ddof=1)
     return spread
-
-
-def best_round(validation: NDArray[np.float64]) -> int:
-    """The round that the users' validation accuracies choose."""
-    return chosen_round(np.array([mean(row) for row in validation]))
-
-
-def chosen_round(means: NDArray[np.float64]) -> int:
-    """The trained round with the highest mean validation accuracy, the earliest of equals.
-
-    Without validation data there is nothing to choose by: the final round.
-    """
-    if len(means) < 2 or np.isnan(means[1:]).all():
-        return len(means) - 1
-    return 1 + int(np.nanargmax(means[1:]))
 
 
 def read_configuration(folder: Path) -> dict[str, Any]:
@@ -293,13 +288,14 @@ def write_configuration(
             "names": users.names,
             "source": users.source,
             "groups": None if users.groups is None else users.groups.tolist(),
-            "label_counts": users.label_counts().tolist(),
+            "label_counts": None if (counts := users.label_counts()) is None else counts.tolist(),
             "test_sizes": users.test.sizes.tolist(),
-            "classes": users.classes,
-            "input_shape": users.input_shape,
-            "input_type": str(users.train.inputs.dtype).removeprefix("torch."),
         },
+        "input_shape": users.input_shape,
+        "input_type": str(users.train.inputs.dtype).removeprefix("torch."),
+        "outputs": fed.objective.outputs(users),
         "tensors": fed.rows.shapes,
+        "metrics": [asdict(measure) for measure in measures(fed)],
         "parameters": fed.rows.size,
         "model_bytes": fed.rows.bytes,
         "processes": distributed.ranks(),
@@ -314,6 +310,12 @@ def write_configuration(
         r"\[\n[\s\d,.e+-]+\]", lambda m: " ".join(m[0].split()), json.dumps(about, indent=2)
     )
     write_atomically(folder / CONFIGURATION, lambda path: path.write_text(text + "\n"))
+
+
+def measures(fed: Federation) -> list[Measure]:
+    """The metrics of a federation's objective, without their functions."""
+    found = fed.objective.measured.items()
+    return [Measure(name, one.more_is_better, one.percent) for name, one in found]
 
 
 def device_name(device: torch.device) -> str:

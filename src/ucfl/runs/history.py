@@ -18,9 +18,6 @@ from ucfl.runs.files import write_atomically
 if TYPE_CHECKING:
     import pandas as pd  # slow to import, and only looked-at runs need it
 
-#: The metrics in every history: accuracies of the tested model, user by user.
-METRICS = ("test_accuracy", "validation_accuracy")
-
 
 def read_history(file: Path, users: int) -> pd.DataFrame:
     """The table that :func:`write_history` wrote."""
@@ -59,12 +56,13 @@ def write_history(file: Path, checkpoint: Checkpoint) -> None:
 
 def _check(history: pd.DataFrame, users: int) -> None:
     """Raise ValueError unless there is one row for each metric, round and user."""
-    for metric in METRICS:
-        rows = history[history["metric"] == metric]
+    for _, rows in history.groupby("metric"):
         place = np.sort(rows["round"].to_numpy() * users + rows["user"].to_numpy())
         whole = len(rows) and len(rows) % users == 0 and rows["user"].between(0, users - 1).all()
         if not whole or not np.array_equal(place, np.arange(len(rows))):
             raise ValueError("it has not one row for each round and user")
+    if not len(history):
+        raise ValueError("it is empty")
 
 
 def _digest(table: pa.Table) -> bytes:

@@ -10,16 +10,21 @@ from pathlib import Path
 from typing import Literal, Unpack
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ucfl import algorithms, distributed
 from ucfl.algorithms import Algorithm
 from ucfl.errors import Diverged, UcflError
 from ucfl.federation import (
+    Architecture,
     CohortFunction,
     Federation,
     Memory,
+    Objective,
 )
+from ucfl.federation import objective as objective_of
+from ucfl.measure import ACCURACY, Measure
 from ucfl.runs import stopping
 from ucfl.runs.building import Engine, adjusted, federation, populated
 from ucfl.runs.checkpoint import Checkpoint, before
@@ -28,14 +33,12 @@ from ucfl.runs.configuration import Configuration, explicit
 from ucfl.runs.folder import (
     Run,
     dropped_in_words,
-    mean,
+    measures,
     read_configuration,
-    worst,
     write_configuration,
 )
-from ucfl.runs.history import METRICS
 from ucfl.runs.keep import checkpoint_file, complete, keep_anywhere, keep_or_go_on
-from ucfl.users import Scenario, Users
+from ucfl.users import Scenario, Split, Users
 from ucfl.wireless import Traffic
 
 
@@ -48,7 +51,16 @@ class Progress:
     rounds: int
     mean: float
     worst: float
+    measure: Measure = ACCURACY
 
+    @classmethod
+    def at(cls, label: str, t: int, rounds: int, test: ArrayLike, measure: Measure) -> Progress:
+        """After round t, in which users have these test values [users]."""
+        return cls(label, t, rounds, measure.mean(test), measure.worst(test), measure)
+
+
+#: The splits on which models are evaluated after every round.
+EVALUATED: tuple[Split, ...] = ("test", "validation")
 
 OnRound = Callable[[Progress], None]
 #: What becomes of a user whose model is no longer finite.
@@ -84,6 +96,7 @@ def run(
     fresh: bool = False,
     on_divergence: OnDivergence = "drop",
     users: Users | None = None,
+    objective: Objective | str | None = None,
     participation: CohortFunction | float | str | None = None,
     checkpoint_seconds: float = 10.0,
     on_round: OnRound | None = None,
@@ -92,8 +105,9 @@ def run(
 ) -> Run:
     """Train one algorithm on one scenario, and keep the run in a folder.
 
-    ``users`` takes the place of the scenario's own users, ``participation`` that of its
-    participation: it may be a function that gives the places of round t's users. The folder is
+    ``users`` takes the place of the scenario's own users, ``objective`` that of its objective,
+    ``participation`` that of its participation: it may be a function that gives the places of
+    round t's users. The folder is
     ``out``, or one under ``runs/`` named after the configuration. An unfinished run there is
     continued with ``resume`` and replaced with ``fresh``; a checkpoint is written every
     ``checkpoint_seconds`` and at the end. Same seed and machine, same numbers, however often it was
@@ -107,11 +121,22 @@ def run(
     found = adjusted(scenario, rounds)
     if isinstance(participation, int | float | str):
         found, participation = found.change({"participation": participation}), None
+    found = (
+        found
+        if objective is None
+        else found.change(
+            {"objective": objective if isinstance(objective, str) else objective.name}
+        )
+    )
+    objective = objective_of(found.objective if objective is None else objective)
     scenario, users = populated(found, seed, users)
+    fed = federation(
+        scenario, seed, users=users, participation=participation, objective=objective, **engine
+    )
     return train(
         scenario,
         algorithms.find(algorithm) if isinstance(algorithm, str) else algorithm,
-        federation(scenario, seed, users=users, participation=participation, **engine),
+        fed,
         users,
         out=Path(out) if out is not None else None,
         resume=resume,
@@ -188,7 +213,7 @@ def train(
         )
         with stopping.between_rounds():
             loop(point)
-    return Run(folder, scenario, algorithm, fed.seed, fed.model.template)
+    return Run(folder, scenario, algorithm, fed.seed, Architecture.of(fed))
 
 
 @dataclass(frozen=True)
@@ -270,8 +295,7 @@ class Loop:
             raise Diverged(error.users, self.users.names, error.round) from None
         if text := self.algorithm.describe(state):
             self._note(f"{self.algorithm.label}: {text}")
-        empty = {metric: torch.zeros(0, len(self.users)) for metric in METRICS}
-        point = Checkpoint(0, 0.0, state, empty, torch.zeros(0, 3, dtype=torch.float64))
+        point = Checkpoint(0, 0.0, state, {}, torch.zeros(0, 3, dtype=torch.float64))
         return replace(point, history=self._evaluated(point))
 
     def _on_device(self, point: Checkpoint) -> Checkpoint:
@@ -333,29 +357,25 @@ class Loop:
         return None if present is None else present[distributed.mine(self.fed.m, self.fed.device)]
 
     def _evaluated(self, point: Checkpoint) -> dict[str, Tensor]:
-        """The history with the accuracies of the state's models appended; NaN for who is gone.
+        """The history with the metrics of the state's models appended; NaN for who is gone.
 
         Everyone is evaluated, whoever took part in the round.
         """
-        scores = {
-            "test_accuracy": self.algorithm.accuracy(self.fed, point.state, "test"),
-            "validation_accuracy": self.algorithm.accuracy(self.fed, point.state, "validation"),
-        }
-        gone = list(point.dropped)
-        history = {}
-        for metric in METRICS:
-            now = distributed.gathered(scores[metric].float()).cpu()
-            now[gone] = torch.nan
-            history[metric] = torch.cat([point.history[metric], now[None]])
+        gone, history = list(point.dropped), {}
+        for split in EVALUATED:
+            found = self.algorithm.metrics(self.fed, point.state, split)
+            for name in self.fed.objective.measured:
+                now = distributed.gathered(found[name].float()).cpu()[None]
+                now[:, gone] = torch.nan
+                before = point.history.get(f"{split}_{name}")
+                history[f"{split}_{name}"] = now if before is None else torch.cat([before, now])
         return history
 
     def _tell(self, point: Checkpoint) -> None:
         if self.on_round:
-            test = point.history["test_accuracy"][-1].double().numpy()
-            rounds = self.configuration.scenario.rounds
-            self.on_round(
-                Progress(self.algorithm.label, point.round, rounds, mean(test), worst(test))
-            )
+            measure, rounds = measures(self.fed)[0], self.configuration.scenario.rounds
+            test = point.history[f"test_{measure.name}"][-1].numpy()
+            self.on_round(Progress.at(self.algorithm.label, point.round, rounds, test, measure))
 
     def _note(self, text: str) -> None:
         if self.on_note:

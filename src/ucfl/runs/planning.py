@@ -96,7 +96,7 @@ class Question:
         )
 
     def times(self, system: str, target: float | None = None) -> dict[str, Any]:
-        """When each algorithm's mean accuracy reaches the target (FedAvg's final, if not given)."""
+        """When each algorithm's mean is as good as the target (FedAvg's final, if not given)."""
         curves = {label: curve(runs, system) for label, runs in self.runs.items()}
         target = common_target(curves) if target is None else target
         if target is None:
@@ -104,7 +104,7 @@ class Question:
         rows = {
             label: {
                 "streams": self.runs[label][0].traffic.down,
-                "time": one.time_to_accuracy(target),
+                "time": one.time_to(target),
                 "final": float(one.mean[-1]),
                 "end": float(one.times[-1]),
                 "rounds": len(one.mean) - 1,
@@ -117,6 +117,7 @@ class Question:
         }
         return {
             "target": target,
+            "metric": asdict(next(iter(curves.values())).measure),
             "algorithms": {label: rows[label] for label in order},
             "unequal": unequal_rounds(rounds),
         }

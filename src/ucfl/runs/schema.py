@@ -40,9 +40,6 @@ class StoredUsers(Stored):
     groups: list[Count] | None = None
     label_counts: list[list[Count]] | None = None
     test_sizes: list[Count] | None = None
-    classes: Count | None = None
-    input_shape: list[Count] | None = None
-    input_type: Literal["uint8", "float32", "int64"] | None = None
 
     @model_validator(mode="after")
     def _one_each(self) -> StoredUsers:
@@ -62,6 +59,16 @@ class StoredConfiguration(Stored):
     model: str
 
 
+class StoredMetric(Stored):
+    """Of :class:`ucfl.measure.Measure`."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str
+    more_is_better: bool
+    percent: bool
+
+
 class StoredRun(Stored):
     """``run.json``."""
 
@@ -72,8 +79,12 @@ class StoredRun(Stored):
     seed: Count
     start_traffic: StoredTraffic
     users: StoredUsers
+    metrics: Annotated[list[StoredMetric], Field(min_length=1)] | None = None
     parameters: Count
     model_bytes: Count
+    input_shape: list[Count] | None = None
+    input_type: Literal["uint8", "float32", "int64"] | None = None
+    outputs: Count | None = None
     tensors: dict[str, list[Count]] | None = None
     processes: Annotated[int, Field(ge=1)] = 1
     machine: dict[str, Any]

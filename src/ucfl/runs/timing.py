@@ -1,4 +1,4 @@
-"""Accuracy against time on air, for any system, from what runs have stored: nothing is trained."""
+"""Metrics against time on air, for any system, from what runs have stored: nothing is trained."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucfl import wireless
-from ucfl.runs.folder import Run, mean, worst
+from ucfl.measure import ACCURACY, Measure
+from ucfl.runs.folder import Run
 from ucfl.wireless import Site, System
 
 
 @dataclass(frozen=True)
 class Curve:
-    """``times`` [T + 1] at which rounds end, and the accuracies in percent that stand then.
+    """``times`` [T + 1] at which rounds end, and the users' mean and worst value that stand then.
 
     Runs that differ in their seed alone are averaged round by round.
     """
@@ -25,17 +26,18 @@ class Curve:
     mean: NDArray[np.float64]
     worst: NDArray[np.float64]
     unit: str
+    measure: Measure = ACCURACY
 
-    def time_to_accuracy(self, target: float) -> float:
-        """When the mean accuracy first is ``target`` percent or more; infinite if never."""
-        reached = np.flatnonzero(self.mean >= target)
-        return float(self.times[reached[0]]) if len(reached) else math.inf
+    def time_to(self, target: float) -> float:
+        """When the mean first is as good as ``target`` (shares in percent); infinite if never."""
+        reached = self.measure.reached(self.mean, target)
+        return math.inf if reached is None else float(self.times[reached])
 
 
 def curve(
     runs: Run | Sequence[Run], system: str | System | Site, *, seed: int | None = None
 ) -> Curve:
-    """Accuracy against time of one algorithm's runs; a seed draws the computing times."""
+    """The metric against time of one algorithm's runs; a seed draws the computing times."""
     every = [runs] if isinstance(runs, Run) else list(runs)
     length = min(run.checkpoint.round for run in every) + 1
     networks = [network(system, run) for run in every]
@@ -50,28 +52,29 @@ def curve(
         )
         for net, run in zip(networks, every, strict=True)
     ]
-    tests = [run.per_user("test_accuracy")[:length] for run in every]
+    tests, measure = [run.test[:length] for run in every], every[0].measure
     return Curve(
         np.mean([time[:length] for time in times], axis=0),
-        np.mean([[mean(row) for row in test] for test in tests], axis=0),
-        np.mean([[worst(row) for row in test] for test in tests], axis=0),
+        np.mean([[measure.mean(row) for row in test] for test in tests], axis=0),
+        np.mean([[measure.worst(row) for row in test] for test in tests], axis=0),
         networks[0].unit,
+        measure,
     )
 
 
-def time_to_accuracy(
+def time_to(
     runs: Run | Sequence[Run],
     system: str | System | Site,
     target: float,
     *,
     seed: int | None = None,
 ) -> float:
-    """When the mean accuracy first is ``target`` percent or more; infinite if never."""
-    return curve(runs, system, seed=seed).time_to_accuracy(target)
+    """When the mean first is as good as ``target`` (shares in percent); infinite if never."""
+    return curve(runs, system, seed=seed).time_to(target)
 
 
 def common_target(curves: Mapping[str, Curve]) -> float | None:
-    """FedAvg's final mean accuracy: what every method is timed to, unless asked otherwise."""
+    """FedAvg's final mean: what every method is timed to, unless asked otherwise."""
     final = float(curves["fedavg"].mean[-1]) if "fedavg" in curves else math.nan
     return None if math.isnan(final) else final
 

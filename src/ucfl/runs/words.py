@@ -25,13 +25,14 @@ def in_words(run: Run) -> str:
 
 
 def _results(run: Run) -> str:
-    final, summary = run.per_user("test_accuracy")[-1], run.summary
+    measure, final, summary = run.measure, run.test[-1], run.summary
     rounds = f"{run.history['round'].max()} of {run.scenario.rounds} rounds"
     if np.isnan(final).all():
         return f"{rounds}, no test data"
     mean, worst = summary["mean"], summary["worst"]
-    name = short(run.names[int(np.nanargmin(final))])
+    place = np.nanargmin(final) if measure.more_is_better else np.nanargmax(final)
     return (
-        f"{rounds}, mean {mean['final']:.1f} (best {mean['best']:.1f}), "
-        f"worst {worst['final']:.1f} ({name})"
+        f"{rounds}, {measure.words}{measure.unit}: mean {measure.text(mean['final'])} (best "
+        f"{measure.text(mean['best'])}), worst {measure.text(worst['final'])} "
+        f"({short(run.names[int(place)])})"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,18 +16,16 @@ from torch import Tensor
 from ucfl.arrays import read_npz
 from ucfl.errors import UcflError
 from ucfl.memory import check_fits
+from ucfl.users.form import Form, Pair, common_form
 from ucfl.users.names import checked_names, numbered_names, place_of
 from ucfl.users.partition import hold_out
 from ucfl.users.words import in_words
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-Pair = tuple[NDArray[Any], NDArray[Any]]
 
 #: Share of a user's data that is kept back where nobody says how much.
 HELD_OUT = 0.2
-#: More are a slip of the hand, such as a label that is no class: memory grows with their number.
-MOST_CLASSES = 100_000
 
 
 @dataclass(frozen=True)
@@ -36,49 +33,53 @@ class Examples:
     """One split of every user's data: row i holds user i's examples, then padding.
 
     ``inputs`` is [users, n, ...], uint8 (scaled to [0, 1] when used), float32 or int64;
-    ``labels`` is [users, n]; ``sizes`` says how many of the n are real.
+    ``targets`` is [users, n, ...]: classes in int64, or numbers in float32; ``sizes`` says how
+    many of the n are real.
     """
 
     inputs: Tensor
-    labels: Tensor
+    targets: Tensor
     sizes: Tensor
 
     @classmethod
-    def stack(cls, pairs: Sequence[Pair], shape: tuple[int, ...], dtype: torch.dtype) -> Examples:
-        """Stack one (inputs, labels) pair per user, padding with zeros."""
-        sizes = torch.tensor([len(labels) for _, labels in pairs])
+    def stack(cls, pairs: Sequence[Pair], form: Form) -> Examples:
+        """Stack one (inputs, targets) pair per user, padding with zeros."""
+        sizes = torch.tensor([len(y) for _, y in pairs])
         longest = int(sizes.max())
         check_fits(
-            len(pairs) * longest * (math.prod(shape) * dtype.itemsize + 8.0),
+            len(pairs) * longest * form.bytes,
             f"{len(pairs)} users, each padded to the {longest} examples of the largest,",
             "take fewer users, or more even ones",
         )
-        inputs = torch.zeros((len(pairs), longest, *shape), dtype=dtype)
-        labels = torch.zeros((len(pairs), longest), dtype=torch.int64)
-        kind = str(dtype).removeprefix("torch.")  # converted by numpy, which knows every byte order
-        for i, (x, y) in enumerate(pairs):
-            inputs[i, : len(y)] = torch.from_numpy(np.ascontiguousarray(x, dtype=kind))
-            labels[i, : len(y)] = torch.from_numpy(np.ascontiguousarray(y, dtype=np.int64))
-        return cls(inputs, labels, sizes)
+        inputs = torch.zeros((len(pairs), longest, *form.shape), dtype=form.dtype)
+        targets = torch.zeros((len(pairs), longest, *form.target_shape), dtype=form.target_dtype)
+        for i, pair in enumerate(pairs):
+            for stacked, array in zip((inputs, targets), pair, strict=True):
+                if len(array):  # converted by numpy, which knows every byte order
+                    kind = str(stacked.dtype).removeprefix("torch.")
+                    one = torch.from_numpy(np.ascontiguousarray(array, dtype=kind))
+                    stacked[i, : len(array)] = one
+        return cls(inputs, targets, sizes)
 
     def select(self, users: Tensor) -> Examples:
         """The same split for some of the users, in the order given."""
-        return Examples(self.inputs[users], self.labels[users], self.sizes[users])
+        return Examples(self.inputs[users], self.targets[users], self.sizes[users])
 
     def to(self, device: torch.device) -> Examples:
         """The same split on another device."""
-        return Examples(self.inputs.to(device), self.labels.to(device), self.sizes.to(device))
+        return Examples(self.inputs.to(device), self.targets.to(device), self.sizes.to(device))
 
     @property
     def real(self) -> Tensor:
         """[users, n] mask of the examples that are data and not padding."""
-        return torch.arange(self.labels.shape[1], device=self.sizes.device) < self.sizes[:, None]
+        return torch.arange(self.targets.shape[1], device=self.sizes.device) < self.sizes[:, None]
 
 
 @dataclass(frozen=True)
 class Users:
     """The population of a federation: what every user holds, and which group it truly belongs to.
 
+    ``classes`` is how many classes targets have; 0 where they are numbers.
     ``ids`` name the users for the random generator: they stay with a user when users are selected
     or reordered, so a user draws the same batches wherever it stands.
     """
@@ -102,6 +103,11 @@ class Users:
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one example."""
         return tuple(self.train.inputs.shape[2:])
+
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        """Shape of one example's target: () for a class or a number."""
+        return tuple(self.train.targets.shape[2:])
 
     def split(self, name: Split) -> Examples:
         """One of the three splits by its name."""
@@ -132,15 +138,20 @@ class Users:
             groups=None if self.groups is None else self.groups.to(device),
         )
 
-    def label_counts(self) -> Tensor:
-        """[users, classes]: how many training examples of each class every user has."""
-        marked = torch.where(self.train.real, self.train.labels, self.classes)
+    def label_counts(self) -> Tensor | None:
+        """[users, classes]: how many training examples of each class every user has.
+
+        None where examples have no class each.
+        """
+        if not self.classes or self.target_shape:
+            return None
+        marked = torch.where(self.train.real, self.train.targets, self.classes)
         counts = torch.zeros(len(self), self.classes + 1, dtype=torch.int64, device=marked.device)
         return counts.scatter_add(1, marked, torch.ones_like(marked))[:, : self.classes]
 
-    def with_train(self, inputs: Tensor, labels: Tensor) -> Users:
+    def with_train(self, inputs: Tensor, targets: Tensor) -> Users:
         """The same users with other training examples, as many of each."""
-        return replace(self, train=replace(self.train, inputs=inputs, labels=labels))
+        return replace(self, train=replace(self.train, inputs=inputs, targets=targets))
 
     def checksum(self) -> str:
         """SHA-256 of everything that training can see: equal users, equal checksum."""
@@ -149,7 +160,7 @@ class Users:
         tensors += [] if self.groups is None else [self.groups]
         for split in SPLITS:
             part = self.split(split)
-            tensors += [part.inputs, part.labels, part.sizes]
+            tensors += [part.inputs, part.targets, part.sizes]
         for tensor in tensors:
             array = np.ascontiguousarray(tensor.cpu().numpy())
             digest.update(f"{array.dtype}{array.shape}".encode())
@@ -170,8 +181,10 @@ class Users:
         held_out: float | None = None,
         seed: int = 0,
     ) -> Users:
-        """Users from one (inputs, labels) pair of arrays each.
+        """Users from one (inputs, targets) pair of arrays each.
 
+        Targets in whole numbers are classes, numbered from 0 (sequences of them may have
+        positions that do not count, -100); floating-point ones are numbers.
         Where neither ``validation`` nor ``test`` is given, a share ``held_out`` (a fifth, if none)
         of every user's data is kept back and halved into the two (see
         :func:`ucfl.users.partition.hold_out`).
@@ -188,7 +201,7 @@ class Users:
         given: dict[str, Sequence[Pair]] = {"train": train}
         given |= {"validation": validation} if validation is not None else {}
         given |= {"test": test} if test is not None else {}
-        shape, dtype = _common_form(given, names)
+        form = common_form(given, names, classes)
         if held_out is not None and len(given) > 1:
             raise UcflError(
                 "users have validation or test data of their own, so 'held_out' has no effect; "
@@ -206,33 +219,11 @@ class Users:
             }
         nothing = [(x[:0], y[:0]) for x, y in train]
         by_split = {split: given.get(split, nothing) for split in SPLITS}
-        if classes is None:
-            largest, name = max(
-                (int(y.max()), name)
-                for pairs in by_split.values()
-                for name, (_, y) in zip(names, pairs, strict=True)
-                if len(y)
-            )
-            if largest >= MOST_CLASSES:
-                raise UcflError(
-                    f"{name} has the label {largest}, but labels are classes, numbered from 0 "
-                    f"without gaps, {MOST_CLASSES:,} at most."
-                )
-            classes = max(1 + largest, 1)
-        elif not 1 <= classes <= MOST_CLASSES:
-            raise UcflError(f"classes are 1 to {MOST_CLASSES:,}, not {classes}.")
-        for split, pairs in by_split.items():
-            for name, (_, y) in zip(names, pairs, strict=True):
-                if len(y) and not (y.min() >= 0 and y.max() < classes):
-                    raise UcflError(
-                        f"{name}: {split} labels run from {y.min()} to {y.max()}, but with "
-                        f"{classes} classes they must lie in 0..{classes - 1}."
-                    )
         return cls(
-            train=Examples.stack(by_split["train"], shape, dtype),
-            validation=Examples.stack(by_split["validation"], shape, dtype),
-            test=Examples.stack(by_split["test"], shape, dtype),
-            classes=classes,
+            train=Examples.stack(by_split["train"], form),
+            validation=Examples.stack(by_split["validation"], form),
+            test=Examples.stack(by_split["test"], form),
+            classes=form.classes,
             ids=torch.arange(len(train)),
             names=names,
             groups=None if groups is None else torch.as_tensor(np.asarray(groups)).long(),
@@ -246,7 +237,7 @@ class Users:
         for data in datasets:
             items = [data[i] for i in range(len(data))]
             x = np.stack([np.asarray(item[0]) for item in items]) if items else np.zeros((0,))
-            pairs.append((x, np.array([int(item[1]) for item in items], dtype=np.int64)))
+            pairs.append((x, np.array([np.asarray(item[1]) for item in items])))
         return cls.from_arrays(pairs, **options)
 
     @classmethod
@@ -305,48 +296,3 @@ def _group(file: Path, value: NDArray[Any]) -> int:
     if value.size != 1 or value.dtype.kind not in "iu" or not 0 <= value.item() < 2**31:
         raise UcflError(f"{file}: a group is one whole number from 0 up; write it again.")
     return int(value.item())
-
-
-def _common_form(
-    by_split: dict[str, Sequence[Pair]], names: Sequence[str]
-) -> tuple[tuple[int, ...], torch.dtype]:
-    """Check every user's arrays; the shape and type that all of them share."""
-    shape: tuple[int, ...] | None = None
-    kinds: set[str] = set()
-    for split, pairs in by_split.items():
-        for name, (x, y) in zip(names, pairs, strict=True):
-            where = f"{name}: {split} data"
-            if x.ndim < 1 or y.ndim != 1:
-                raise UcflError(f"{where}: inputs must be one array of examples, labels a 1-D one.")
-            if split == "train" and len(y) == 0:
-                raise UcflError(f"{name} has no training data; leave the user out or give it some.")
-            if len(x) != len(y):
-                raise UcflError(f"{where} has {len(x)} inputs but {len(y)} labels.")
-            if len(y) == 0:
-                continue
-            if y.dtype.kind not in "iu":
-                raise UcflError(f"{where}: labels must be whole numbers.")
-            if x.dtype.kind not in "fiub":
-                raise UcflError(f"{where}: inputs must be numbers, not {x.dtype}.")
-            if x.dtype.kind == "f" and not np.isfinite(x).all():
-                raise UcflError(f"{where} contains NaN or infinite values; clean it first.")
-            if x.size and not _fits(x):
-                raise UcflError(
-                    f"{where} contains numbers that are too large (in {x.dtype}); scale it first."
-                )
-            if shape is None:
-                shape = x.shape[1:]
-            elif x.shape[1:] != shape:
-                raise UcflError(
-                    f"{where}: examples have shape {x.shape[1:]}, but other users have {shape}."
-                )
-            kinds.add("uint8" if x.dtype == np.uint8 else "f" if x.dtype.kind == "f" else "i")
-    if shape is None or len(kinds) != 1:
-        raise UcflError("all users' inputs must be of one kind: uint8, floating point or integer.")
-    return shape, {"uint8": torch.uint8, "f": torch.float32, "i": torch.int64}[kinds.pop()]
-
-
-def _fits(x: NDArray[Any]) -> bool:
-    """Whether inputs keep their values, up to rounding, in the type that they are stacked in."""
-    kind = np.finfo(np.float32) if x.dtype.kind == "f" else np.iinfo(np.int64)
-    return x.dtype.kind == "b" or bool(kind.min <= x.min() and x.max() <= kind.max)

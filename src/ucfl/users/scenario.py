@@ -34,8 +34,9 @@ from ucfl.options import (
     reason,
 )
 from ucfl.users import datasets, partition, shifts
+from ucfl.users.form import Pair
 from ucfl.users.participation import Participation
-from ucfl.users.population import HELD_OUT, Pair, Users
+from ucfl.users.population import HELD_OUT, Users
 
 #: How users are made of a data set, beside their number and groups; a folder's are there already.
 HOW_A_DATA_SET_IS_SPLIT = (
@@ -91,6 +92,11 @@ class Scenario(BaseModel):
         None,
         description="own keeps what the model's constructor made; if none, own for your own model "
         "and he-glorot for ours",
+    )
+    objective: str = Field(
+        "classification",
+        description="classification, regression, regression:loss=absolute, next-token, or "
+        "module:name of your own",
     )
     optimiser: Literal["sgd", "nesterov", "adam", "adamw"] = Field(
         "sgd", description="of local training, as PyTorch's of the same name"

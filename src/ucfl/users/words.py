@@ -23,11 +23,19 @@ def in_words(users: Users) -> str:
         f"{int(users.validation.sizes.sum()):,} for validation",
         f"{int(users.test.sizes.sum()):,} for test",
         f"inputs {shape} ({str(users.train.inputs.dtype).removeprefix('torch.')})",
-        _count(users.classes, "class", "classes"),
+        _targets(users),
     ]
     if users.groups is not None:
         parts.append(_count(len(users.groups.unique()), "group"))
     return f"Users: {', '.join(parts)}"
+
+
+def _targets(users: Users) -> str:
+    shape = "x".join(map(str, users.target_shape))
+    if users.classes:
+        each = f" for each of {shape} positions" if shape else ""
+        return _count(users.classes, "class", "classes") + each
+    return f"targets {shape or 'numbers'} (float32)"
 
 
 def _count(number: int, one: str, many: str = "") -> str:

@@ -282,11 +282,11 @@ function showGraph(users, learnt, count) {
             ? [[swatch(groupColour(users.groups[user])), "true group", String(users.groups[user])]]
             : []),
           ...methods
-            .filter((method) => users.accuracy[method.label])
+            .filter((method) => users.final[method.label])
             .map((method) => [
               sample(method),
               method.label,
-              percent(users.accuracy[method.label][user]),
+              inUnit(users.final[method.label][user]),
             ]),
         ]),
       );

@@ -1,4 +1,4 @@
-// The head, accuracy over rounds, and time on air.
+// The head, the metric over rounds, and time on air.
 
 function showHead() {
   find("title").append(element("bdi", {}, story.scenario.name));
@@ -16,12 +16,12 @@ function showHead() {
       element("dd", {}, value, extra ? element("small", {}, extra) : null),
     );
   const over =
-    base && base !== best ? `${signed(best.final.mean - base.final.mean)} over fedavg` : "";
+    base && base !== best ? `${signed(best.final.mean - base.final.mean)} against fedavg` : "";
   const worst =
-    base && base !== best ? `${signed(best.final.worst - base.final.worst)} over fedavg` : "";
+    base && base !== best ? `${signed(best.final.worst - base.final.worst)} against fedavg` : "";
   const tiles = [
-    tile("mean accuracy", percent(best.final.mean), over),
-    tile("worst user", percent(best.final.worst), worst),
+    tile(`mean ${measure.words}`, inUnit(best.final.mean), over),
+    tile("worst user", inUnit(best.final.worst), worst),
     tile(
       `broadcasts ${isSteady(best) ? "a" : "in the last"} round`,
       short(best.streams),
@@ -30,14 +30,14 @@ function showHead() {
   ];
   if (base && base !== best) {
     const time = (method) => {
-      const reached = method.mean.findIndex((value) => value >= story.target.accuracy);
+      const reached = method.mean.findIndex((value) => isAsGood(value, story.target.value));
       return reached < 0 ? Infinity : times(method, firstSystem)[reached];
     };
     const ratio = time(base) / time(best);
     if (Number.isFinite(ratio))
       tiles.push(
         tile(
-          `to fedavg's accuracy, ${Object.keys(story.systems)[0]}`,
+          `to fedavg's ${measure.words}, ${Object.keys(story.systems)[0]}`,
           `${ratio.toFixed(1)}×`,
           ratio >= 1 ? "sooner than fedavg" : "of fedavg's pace",
         ),
@@ -109,13 +109,13 @@ function showRounds() {
     x: [0, story.rounds],
     y: bounds(all, 0, 100),
     xLabel: "round",
-    yLabel: `${worst ? "worst user's" : "mean"} test accuracy in %`,
-    title: `Accuracy over rounds. ${series.map((one) => `${one.label} ends at ${percent(one.y.at(-1))}`).join("; ")}.`,
+    yLabel: `${worst ? "worst user's" : "mean"} test ${measure.words}${measure.unit}`,
+    title: `Test ${measure.words} over rounds. ${series.map((one) => `${one.label} ends at ${inUnit(one.y.at(-1))}`).join("; ")}.`,
     xTitle: (round) => `round ${round}`,
     format: (value, one, i) =>
       one.low
-        ? `${percent(value)}  (${one.low[i]?.toFixed(0) ?? "–"}–${one.high[i]?.toFixed(0) ?? "–"})`
-        : percent(value),
+        ? `${inUnit(value)}  (${one.low[i]?.toFixed(0) ?? "–"}–${one.high[i]?.toFixed(0) ?? "–"})`
+        : inUnit(value),
   });
   every("[data-what]").forEach((button) =>
     button.setAttribute("aria-pressed", String(button.dataset.what === state.what)),
@@ -206,7 +206,7 @@ function showTimes() {
     );
   });
   find("streams-out").textContent = String(state.streams);
-  find("target-out").textContent = percent(state.target);
+  find("target-out").textContent = inUnit(state.target);
   showStreamsNote();
 
   const race = raced();
@@ -233,14 +233,14 @@ function showTimes() {
       100,
     ),
     xLabel: "time in units of one broadcast, T_dl",
-    yLabel: "mean test accuracy in %",
-    rule: { value: state.target, label: `target ${percent(state.target)}` },
-    title: `Accuracy against time. ${race.map(({ method, time }) => `${method.label} ${Number.isFinite(time) ? `reaches the target at ${short(time)}` : "never reaches the target"}`).join("; ")}.`,
+    yLabel: `mean test ${measure.words}${measure.unit}`,
+    rule: { value: state.target, label: `target ${inUnit(state.target)}` },
+    title: `Test ${measure.words} against time. ${race.map(({ method, time }) => `${method.label} ${Number.isFinite(time) ? `reaches the target at ${short(time)}` : "never reaches the target"}`).join("; ")}.`,
     xTitle: (time) => `after ${short(time)} T_dl`,
-    format: (value, one, i) => `${percent(value)}  (round ${i})`,
+    format: (value, one, i) => `${inUnit(value)}  (round ${i})`,
   });
 
-  find("bars-head").textContent = `Time to ${percent(state.target)} mean accuracy`;
+  find("bars-head").textContent = `Time to ${inUnit(state.target)} mean ${measure.words}`;
   const longest = Math.max(1e-9, ...arrivals);
   race.sort((a, b) => (a.time === b.time ? b.y.at(-1) - a.y.at(-1) : a.time - b.time));
   find("bars").replaceChildren(
@@ -286,7 +286,7 @@ function showTimes() {
               "small",
               {},
               never
-                ? `ends at ${percent(y.at(-1))}`
+                ? `ends at ${inUnit(y.at(-1))}`
                 : `${plural(reached, "round")}${isSteady(method) ? ` of ${short(each)}` : ""}`,
             ),
           ),
@@ -313,6 +313,6 @@ function showStreamsNote() {
   const cost = `A round with ${plural(k, "stream")} lasts ${short(lasts)} T_dl (${parts}), ${(lasts / once).toFixed(2)} times FedAvg's.`;
   const origin = guess.measured
     ? ` Measured: k = ${k} was run, as ${guess.measured.label}.`
-    : ` k = ${k} was not run. The dotted curve has its true round time and borrows its accuracy from the nearest run, ${guess.borrowed.label} (k = ${short(guess.borrowed.streams)}); to know its accuracy, run user-centric:streams=${k}.`;
+    : ` k = ${k} was not run. The dotted curve has its true round time and borrows its ${measure.words} from the nearest run, ${guess.borrowed.label} (k = ${short(guess.borrowed.streams)}); to know it, run user-centric:streams=${k}.`;
   note.textContent = cost + origin;
 }

@@ -35,10 +35,6 @@ const sample = (method) =>
   );
 const swatch = (colour) => element("i", { class: "swatch", colour, "aria-hidden": "true" });
 
-const percent = (value) =>
-  value === null || value === undefined || Number.isNaN(value) ? "–" : `${value.toFixed(1)}%`;
-const signed = (value) =>
-  value === null ? "–" : `${value < 0 ? "−" : value > 0 ? "+" : ""}${Math.abs(value).toFixed(1)}`;
 const short = (value) => Number(value.toFixed(value < 10 ? 2 : value < 1000 ? 1 : 0)).toString();
 const both = (colours) => `light-dark(${colours[0]}, ${colours[1]})`;
 const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;

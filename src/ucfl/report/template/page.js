@@ -46,11 +46,14 @@ function listen() {
     state.streams = Number(streams.value);
     showTimes();
   });
+  find("target-of").textContent = `mean ${measure.words}`;
   const target = find("target"),
     means = methods.flatMap((method) => method.mean).filter((value) => value !== null);
   if (means.length) {
-    target.min = Math.floor(Math.min(...means));
-    target.max = Math.ceil(Math.max(...means));
+    const whole = measure.percent;
+    target.min = whole ? Math.floor(Math.min(...means)) : Math.min(...means);
+    target.max = whole ? Math.ceil(Math.max(...means)) : Math.max(...means);
+    target.step = whole ? 0.1 : (target.max - target.min) / 500 || "any";
     target.value = state.target;
   }
   target.addEventListener("input", () => {

@@ -2,6 +2,20 @@
 
 const story = JSON.parse(document.getElementById("story").textContent);
 
+// What methods are judged by: a share in percent, or any number.
+const { measure } = story;
+const digits = (value) =>
+  measure.percent ? value.toFixed(1) : Number(value.toPrecision(4)).toString();
+const inUnit = (value) =>
+  value === null || value === undefined || Number.isNaN(value)
+    ? "–"
+    : `${value < 0 ? "−" : ""}${digits(Math.abs(value))}${measure.percent ? "%" : ""}`;
+const signed = (value) =>
+  value === null ? "–" : `${value < 0 ? "−" : value > 0 ? "+" : ""}${digits(Math.abs(value))}`;
+// How much better one value is than another.
+const gain = (one, other) => (measure.more_is_better ? one - other : other - one);
+const isAsGood = (value, target) => value !== null && gain(value, target) >= 0;
+
 const methods = story.methods.map((method) => ({
   ...method,
   colour: both([method.light, method.dark]),
@@ -26,7 +40,7 @@ const state = {
   streams: Math.round(
     (personal.find((method) => method.label === story.personal) ?? personal[0])?.streams ?? 1,
   ),
-  target: story.target.accuracy,
+  target: story.target.value,
   whole: false,
   population: 0,
   focus: story.personal,
@@ -50,7 +64,7 @@ function times(method, system) {
   return found;
 }
 
-// The run with k streams, or what k streams would cost with the accuracy of the nearest run.
+// The run with k streams, or what k streams would cost with the curve of the nearest run.
 function whatIf(k) {
   if (!personal.length) return null;
   const near = personal.reduce((best, one) => {
@@ -78,7 +92,7 @@ function raced() {
   if (guess?.method && !state.hidden.has(guess.borrowed.label)) running.push(guess.method);
   return running.map((method) => {
     const x = times(method, state.system);
-    const reached = method.mean.findIndex((value) => value !== null && value >= state.target);
+    const reached = method.mean.findIndex((value) => isAsGood(value, state.target));
     return { method, x, y: method.mean, reached, time: reached < 0 ? Infinity : x[reached] };
   });
 }

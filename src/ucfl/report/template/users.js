@@ -2,12 +2,12 @@
 
 function showUsers() {
   const users = population(),
-    here = methods.filter((method) => users.accuracy[method.label]);
-  const focus = users.accuracy[state.focus] ? state.focus : here[0].label;
-  const against = ["fedavg", "local"].filter((label) => users.accuracy[label] && label !== focus);
-  const minus = (a, b) => (a === null || b === null ? null : a - b);
+    here = methods.filter((method) => users.final[method.label]);
+  const focus = users.final[state.focus] ? state.focus : here[0].label;
+  const against = ["fedavg", "local"].filter((label) => users.final[label] && label !== focus);
+  const minus = (a, b) => (a === null || b === null ? null : gain(a, b));
   const rows = users.names.map((text, i) => {
-    const gains = against.map((label) => minus(users.accuracy[focus][i], users.accuracy[label][i]));
+    const gains = against.map((label) => minus(users.final[focus][i], users.final[label][i]));
     return {
       text,
       i,
@@ -73,18 +73,18 @@ function showUsers() {
       key: `method-${method.label}`,
       head: method.label,
       method,
-      value: (row) => users.accuracy[method.label][row.i],
+      value: (row) => users.final[method.label][row.i],
       cell: (row) =>
         element(
           "td",
           { class: method.label === focus ? "key" : null },
-          percent(users.accuracy[method.label][row.i]),
+          inUnit(users.final[method.label][row.i]),
         ),
     })),
   ];
   // Without a column chosen, those who lose most by personalisation come first.
   const column = columns.find((one) => one.key === state.sort?.key);
-  const value = column ? column.value : (row) => row.least ?? users.accuracy[focus][row.i];
+  const value = column ? column.value : (row) => row.least ?? users.final[focus][row.i];
   const direction = column ? state.sort.direction : 1;
   rows.sort((a, b) => {
     const [left, right] = [value(a), value(b)];
@@ -150,7 +150,7 @@ function showUsers() {
   );
   const fewest = users.test_sizes ? Math.min(...users.test_sizes.filter((size) => size > 0)) : 0;
   find("users-hint").textContent =
-    `Final test accuracy, seed ${users.seed} (another seed draws other users). ` +
+    `Final test ${measure.words}${measure.unit}, seed ${users.seed} (another seed draws other users). ` +
     (fewest && Number.isFinite(fewest)
       ? `With as few as ${plural(fewest, "test example")} a user, one example is worth up to ${short(100 / fewest)} points. `
       : "") +
