@@ -17,6 +17,7 @@ from side_by_side import entry, keep, synchronise
 
 import ucfl
 from ucfl.execution import Precision
+from ucfl.measure import ACCURACY
 
 ALGORITHMS = ("fedavg", "user-centric")
 PRECISIONS = [name for name in get_args(Precision) if name != "default"]

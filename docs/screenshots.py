@@ -19,7 +19,7 @@ from ucfl.report import FIGURES, Look, gather, page, save, tell
 
 WINDOW = {"width": 1240, "height": 620}
 SHOWN = {"x": 0, "y": 0, "width": 1240, "height": 1610}
-FIGURES_SHOWN = ("accuracy-over-time", "weights")
+FIGURES_SHOWN = ("mean-over-time", "weights")
 
 
 def main(source: Path, target: Path) -> None:

@@ -52,7 +52,7 @@ def test_compare_prints_one_object_and_nothing_else(data, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert set(result) == {"scenario", "rounds", "seeds", "algorithms"}
+    assert set(result) == {"scenario", "rounds", "seeds", "metric", "algorithms"}
     assert result["seeds"] == [0, 1]
     for row in result["algorithms"].values():
         for part in ("mean", "worst"):
@@ -143,7 +143,7 @@ def mistakes(tmp_path):
         (["run", "--set", "alpha=0.01"], "'alpha' has no effect with split 'iid'"),
         (["run", good, "--set", "users=3"], "the 2 users of "),
         (["run", folders["large"]], "b: train data contains numbers that are too large"),
-        (["run", folders["label"]], "b has the label 1000000000"),
+        (["run", folders["label"]], "b: train data has the class 1000000000"),
         (["run", "--set", "lr=0.3", "--algorithm", "scaffold"], "write scaffold:lr=…"),
         (["run", "--set", "momentum=0", "--algorithm", "pfedme"], "no effect on pfedme; leave"),
         (["run", "--set", "variance_batch=9"], "no effect on fedavg; leave it out"),
@@ -185,10 +185,10 @@ def mistakes(tmp_path):
         (["report", tmp_path / "file"], "file: Not a directory"),
         (["report", tmp_path / "empty-folder"], "holds no run"),
         (["report", tmp_path / "empty-folder", "--text"], "holds no run"),
-        (["figure", "acuracy", tmp_path / "empty-folder"], "did you mean 'accuracy'"),
-        (["figure", "accuracy"], "Missing argument"),
-        (["figure", "accuracy", tmp_path / "empty-folder"], "holds no run"),
-        (["figure", "accuracy", tmp_path / "empty-folder", "--out", "f.gif"], ".pdf, .svg, .png"),
+        (["figure", "maen", tmp_path / "empty-folder"], "did you mean 'mean'"),
+        (["figure", "mean"], "Missing argument"),
+        (["figure", "mean", tmp_path / "empty-folder"], "holds no run"),
+        (["figure", "mean", tmp_path / "empty-folder", "--out", "f.gif"], ".pdf, .svg, .png"),
         (["watch", tmp_path / "nowhere"], "nowhere: No such file"),
         (["watch", tmp_path / "empty-folder"], "holds no run"),
         (["export", "tensorbord", tmp_path / "empty-folder"], "did you mean 'tensorboard'"),

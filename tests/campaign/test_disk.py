@@ -73,7 +73,7 @@ def test_a_full_disk_loses_nothing(place):
     """No file may grow; a page and a figure are there from before."""
     whole, page, figure = trained(place, "whole"), place / "page.html", place / "figure.pdf"
     report = ["report", place / "whole", "--out", page]
-    draw = ["figure", "accuracy", place / "whole", "--out", figure]
+    draw = ["figure", "mean", place / "whole", "--out", figure]
     said = commands(
         place,
         step(whole),
@@ -180,7 +180,7 @@ def test_folders_of_others_and_no_home(place):
         step(trained(place, "shared/r", "--fresh")),
         step(["data"]),
         step(["run", "emnist-label-shift"]),
-        step(["figure", "accuracy", mine / "r", "--out", mine / "f.png"]),
+        step(["figure", "mean", mine / "r", "--out", mine / "f.png"]),
         uid=SOMEBODY,
     )
     assert [code for code, _ in said] == [0, 2, 2, 0, 0, 2, 2, 2, 2, 2, 2, 0], said

@@ -67,14 +67,14 @@ def test_the_answer_comes_first(look, story):
 
 def test_sliders_move_curves_and_bars_to_what_the_wireless_room_computes(look, story, runs):
     tab = look(story)
-    check_times(tab, runs, SYSTEMS["slow-uplink"], story["target"]["accuracy"])
+    check_times(tab, runs, SYSTEMS["slow-uplink"], story["target"]["value"])
     before = pixels(tab, "local")
     for rho, t_min, mean_delay in ((0.1, 0, 0), (2.5, 7.3, 1.9), (10, 20, 10)):
         tab.locator("#rho").fill(str(rho))
         tab.locator("#t_min").fill(str(t_min))
         tab.locator("#mean_delay").fill(str(mean_delay))
         system = WirelessSystem(rho=rho, t_min=t_min, mean_delay=mean_delay)
-        check_times(tab, runs, system, story["target"]["accuracy"])
+        check_times(tab, runs, system, story["target"]["value"])
         assert tab.locator("#rho-out").inner_text() == f"{rho:g}"
     assert pixels(tab, "local") != before
     tab.locator("#target").fill("40")
@@ -86,14 +86,14 @@ def test_sliders_work_by_keyboard(look, story, runs):
     tab = look(story)
     tab.locator("#rho").focus()
     tab.keyboard.press("ArrowRight")
-    check_times(tab, runs, WirelessSystem(4.1, 1, 1), story["target"]["accuracy"])
+    check_times(tab, runs, WirelessSystem(4.1, 1, 1), story["target"]["value"])
 
 
 def test_the_papers_systems_are_buttons(look, story, runs):
     tab = look(story)
     for name, system in SYSTEMS.items():
         tab.locator(f"button[data-system={name}]").click()
-        check_times(tab, runs, system, story["target"]["accuracy"])
+        check_times(tab, runs, system, story["target"]["value"])
         pressed = tab.locator("button[data-system][aria-pressed=true]")
         assert pressed.all_inner_texts() == [name]
         assert tab.locator("#rho").input_value() == f"{system.rho:g}"
@@ -179,8 +179,8 @@ def test_the_users_who_lose_by_personalisation_come_first_and_columns_sort(look,
     tab = look(story)
     tab.locator("#focus").select_option("user-centric:streams=2")
     users = story["populations"][0]
-    mine = np.array(users["accuracy"]["user-centric:streams=2"])
-    gains = {rival: mine - users["accuracy"][rival] for rival in ("fedavg", "local")}
+    mine = np.array(users["final"]["user-centric:streams=2"])
+    gains = {rival: mine - users["final"][rival] for rival in ("fedavg", "local")}
     least = np.minimum(gains["fedavg"], gains["local"])
     order = np.argsort(least, kind="stable")
     assert tab.locator("#users-table tbody th").all_inner_texts() == [f"user-{i}" for i in order]

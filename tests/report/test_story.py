@@ -35,7 +35,7 @@ def test_times_are_those_of_the_runs_themselves(story, runs):
     for system in [*SYSTEMS.values(), WirelessSystem(rho=0.7, t_min=3.3, mean_delay=2.9)]:
         for label, each in runs.items():
             count = story["participants"]
-            mine = method_curve(method_of(story, label), story["users"], count, system)
+            mine = method_curve(method_of(story, label), story | {"participants": count}, system)
             theirs = curve(each, system)
             assert mine.times == pytest.approx(theirs.times, rel=1e-12)
             assert np.array_equal(mine.mean, theirs.mean)
@@ -50,9 +50,9 @@ def test_a_part_of_the_users_is_said_and_timed_as_such(tmp_path):
     assert (part, users) == (2, 3)
     assert any(f"{part} of the {users} users take part" in note for note in story["notes"])
     system = SYSTEMS["slow-uplink"]
-    mine = method_curve(method_of(story, "fedavg"), users, part, system)
+    mine = method_curve(method_of(story, "fedavg"), story | {"participants": part}, system)
     assert mine.times == pytest.approx(curve(run, system).times)
-    everyone = method_curve(method_of(story, "fedavg"), users, users, system)
+    everyone = method_curve(method_of(story, "fedavg"), story | {"participants": users}, system)
     assert mine.times[-1] < everyone.times[-1]  # the slowest of fewer is faster
 
 

@@ -52,7 +52,7 @@ def test_a_run_folder_holds_everything(tmp_path):
     )
     table = run.history
     assert list(table.columns) == ["round", "user", "metric", "value"]
-    assert len(table) == 5 * 3 * 2
+    assert len(table) == 5 * 3 * 2 * 4
     about = json.loads((run.folder / CONFIGURATION).read_text())
     assert about["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert about["users"]["groups"] == [0, 0, 1]

@@ -26,15 +26,15 @@ CPU = torch.device("cpu")
 def test_a_stop_during_evaluation_leaves_the_round_before_whole(tmp_path, monkeypatch, call):
     """The third call is the first of round 1's two; version 0.1 labelled rows one round off."""
     expected = quick(tmp_path / "whole")
-    calls, accuracy = [], FedAvg.accuracy
+    calls, metrics = [], FedAvg.metrics
 
     def stopped(*args):
         calls.append(args)
         if len(calls) == call:
             raise KeyboardInterrupt
-        return accuracy(*args)
+        return metrics(*args)
 
-    monkeypatch.setattr(FedAvg, "accuracy", stopped)
+    monkeypatch.setattr(FedAvg, "metrics", stopped)
     with pytest.raises(Stopped) as stop:
         quick(tmp_path / "r")
     assert stop.value.round == (call - 3) // 2

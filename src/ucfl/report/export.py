@@ -16,7 +16,7 @@ from typing import Any
 from ucfl.errors import UcflError, first_line
 from ucfl.runs import Run
 from ucfl.runs.files import NotWritten
-from ucfl.runs.loop import EVALUATED
+from ucfl.runs.folder import EVALUATED
 
 #: MLflow's servers take no more in one request.
 METRICS_AT_ONCE = 1000

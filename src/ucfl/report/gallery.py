@@ -28,7 +28,7 @@ class Look:
     width: float = figures.SINGLE
 
 
-def accuracy(runs: Runs, look: Look) -> Figure:
+def mean(runs: Runs, look: Look) -> Figure:
     """The mean over rounds, a deviation over seeds either side."""
     measure = _measure(runs)
     return figures.over_rounds(
@@ -44,7 +44,7 @@ def worst_user(runs: Runs, look: Look) -> Figure:
     )
 
 
-def accuracy_over_time(runs: Runs, look: Look) -> Figure:
+def mean_over_time(runs: Runs, look: Look) -> Figure:
     """The mean against time on a network, until the last one to reach the target has it."""
     curves = _curves(runs, look)
     target, unit = _target(curves, look), next(iter(curves.values())).unit
@@ -93,9 +93,9 @@ def silhouettes(runs: Runs, look: Look) -> Figure:
 
 
 FIGURES: dict[str, Callable[[Runs, Look], Figure]] = {
-    "accuracy": accuracy,
+    "mean": mean,
     "worst-user": worst_user,
-    "accuracy-over-time": accuracy_over_time,
+    "mean-over-time": mean_over_time,
     "time-to-target": time_to_target,
     "weights": weights,
     "silhouettes": silhouettes,

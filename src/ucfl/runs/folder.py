@@ -31,12 +31,14 @@ from ucfl.runs.files import UNFINISHED, write_atomically
 from ucfl.runs.history import read_history
 from ucfl.runs.schema import FORMAT, StoredRun, checked, json_digest
 from ucfl.runs.words import in_words
-from ucfl.users import Scenario, Users
+from ucfl.users import Scenario, Split, Users
 from ucfl.wireless import Traffic
 
 if TYPE_CHECKING:
     import pandas as pd  # slow to import, and only looked-at runs need it
 
+#: The splits on which models are evaluated after every round.
+EVALUATED: tuple[Split, ...] = ("test", "validation")
 CONFIGURATION, HISTORY, CHECKPOINT = "run.json", "history.parquet", checkpoint_name()
 Found = TypeVar("Found")
 
@@ -76,7 +78,8 @@ class Run:
     @cached_property
     def history(self) -> pd.DataFrame:
         """The tidy table: round, user, metric, value. Round 0 is the untrained model."""
-        return read_history(self.folder / HISTORY, self.users)
+        first = {f"{split}_{self.measure.name}" for split in EVALUATED}
+        return read_history(self.folder / HISTORY, self.users, first)
 
     def per_user(self, metric: str) -> NDArray[np.float64]:
         """One metric as [rounds + 1, users]."""

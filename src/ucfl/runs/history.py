@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     import pandas as pd  # slow to import, and only looked-at runs need it
 
 
-def read_history(file: Path, users: int) -> pd.DataFrame:
-    """The table that :func:`write_history` wrote."""
+def read_history(file: Path, users: int, metrics: Collection[str]) -> pd.DataFrame:
+    """The table that :func:`write_history` wrote, with these metrics at least."""
     try:
         # In one go: a running trainer may put a newer file in its place at any time.
         table = pq.read_table(io.BytesIO(file.read_bytes()))
@@ -28,7 +29,7 @@ def read_history(file: Path, users: int) -> pd.DataFrame:
         if (table.schema.metadata or {}).get(b"sha256", digest := _digest(table)) != digest:
             raise ValueError("its checksum does not fit its contents")
         history: pd.DataFrame = table.to_pandas()
-        _check(history, users)
+        _check(history, users, metrics)
         return history
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         advice = "the run's own command with --resume writes it again."
@@ -38,7 +39,7 @@ def read_history(file: Path, users: int) -> pd.DataFrame:
 def write_history(file: Path, checkpoint: Checkpoint) -> None:
     """Write the history of a checkpoint."""
     tables = []
-    for metric, values in checkpoint.history.items():
+    for metric, values in sorted(checkpoint.history.items()):
         rounds, users = values.shape
         columns = {
             "round": np.repeat(np.arange(rounds), users),
@@ -54,15 +55,14 @@ def write_history(file: Path, checkpoint: Checkpoint) -> None:
     write_atomically(file, lambda path: path.write_bytes(contents.getvalue()))
 
 
-def _check(history: pd.DataFrame, users: int) -> None:
+def _check(history: pd.DataFrame, users: int, metrics: Collection[str]) -> None:
     """Raise ValueError unless there is one row for each metric, round and user."""
-    for _, rows in history.groupby("metric"):
+    for metric in {*metrics, *history["metric"]}:
+        rows = history[history["metric"] == metric]
         place = np.sort(rows["round"].to_numpy() * users + rows["user"].to_numpy())
         whole = len(rows) and len(rows) % users == 0 and rows["user"].between(0, users - 1).all()
         if not whole or not np.array_equal(place, np.arange(len(rows))):
             raise ValueError("it has not one row for each round and user")
-    if not len(history):
-        raise ValueError("it is empty")
 
 
 def _digest(table: pa.Table) -> bytes:

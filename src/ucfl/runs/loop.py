@@ -31,6 +31,7 @@ from ucfl.runs.checkpoint import Checkpoint, before
 from ucfl.runs.claim import claimed, common_point
 from ucfl.runs.configuration import Configuration, explicit
 from ucfl.runs.folder import (
+    EVALUATED,
     Run,
     dropped_in_words,
     measures,
@@ -38,7 +39,7 @@ from ucfl.runs.folder import (
     write_configuration,
 )
 from ucfl.runs.keep import checkpoint_file, complete, keep_anywhere, keep_or_go_on
-from ucfl.users import Scenario, Split, Users
+from ucfl.users import Scenario, Users
 from ucfl.wireless import Traffic
 
 
@@ -58,9 +59,6 @@ class Progress:
         """After round t, in which users have these test values [users]."""
         return cls(label, t, rounds, measure.mean(test), measure.worst(test), measure)
 
-
-#: The splits on which models are evaluated after every round.
-EVALUATED: tuple[Split, ...] = ("test", "validation")
 
 OnRound = Callable[[Progress], None]
 #: What becomes of a user whose model is no longer finite.
