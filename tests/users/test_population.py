@@ -103,7 +103,7 @@ def broken(**changes):
         ),
         (broken(train=[pair(4), (pair(4)[0], np.array([0, 1, 2, 3]))]), "must lie in 0..2"),
         (broken(train=[pair(4), (pair(4)[0], np.array([0, 1, 2, -1]))]), "must lie in 0..2"),
-        (broken(train=[pair(4), (pair(4)[0], np.zeros(3, int))]), "4 inputs but 3 labels"),
+        (broken(train=[pair(4), (pair(4)[0], np.zeros(3, int))]), "4 inputs but 3 targets"),
         (broken(train=[pair(4), (pair(4)[0], np.zeros(4))]), "whole numbers"),
         (broken(train=[pair(4), (np.array(["a"] * 4), np.zeros(4, int))]), "must be numbers"),
         (broken(train=[pair(4), (np.zeros((4, 2), np.uint8), np.zeros(4, int))]), "one kind"),
@@ -187,7 +187,7 @@ def test_the_largest_numbers_are_kept():
 def test_a_label_that_is_no_class_is_refused_before_anything_is_counted():
     x, y = pair(4)
     y[2] = 10**9
-    with pytest.raises(UcflError, match=r"user-1 has the label 1000000000, but labels are classes"):
+    with pytest.raises(UcflError, match=r"user-1: train data has the class 1000000000"):
         Users.from_arrays([pair(3), (x, y)])
     with pytest.raises(UcflError, match=r"classes are 1 to 100,000, not 1000000000"):
         Users.from_arrays([pair(3)], classes=10**9)
