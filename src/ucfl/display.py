@@ -122,16 +122,21 @@ def show_table(headers: Sequence[str], rows: Sequence[Sequence[str]], title: str
 def show_comparison(result: dict[str, Any]) -> None:
     """The table of ``ucfl compare``."""
     seeds, measure = result["seeds"], Measure(**result["metric"])
+    late = any(row["newcomers"] for row in result["algorithms"].values())
     rows = []
     for label, row in result["algorithms"].items():
         cells = [label, row["tested_model"]]
         for who in ("mean", "worst"):
             cells += [measure.text(row[who][w], row["std"][who][w]) for w in ("final", "best")]
+        if late:
+            there = row["newcomers"]
+            cells += [measure.text(there[w]["mean"]) if there else "–" for w in ("before", "after")]
         traffic = row["traffic"]
         cells += [f"{traffic['down']:g} / {traffic['up']:g}", f"{row['seconds']:.1f}"]
         rows.append(cells)
     headers = ["algorithm", "tested model", "mean final", "mean best", "worst final"]
-    headers += ["worst best", "models down / up", "seconds"]
+    headers += ["worst best", *(["newcomers", "tuned"] if late else [])]
+    headers += ["models down / up", "seconds"]
     which = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds, mean ± deviation"
     title = f"{result['scenario']}, {result['rounds']} rounds, {which}: "
     title += _title(measure)
@@ -141,6 +146,12 @@ def show_comparison(result: dict[str, Any]) -> None:
         "worst: the worst user.",
         soft_wrap=True,
     )
+    if late:
+        answers.print(
+            "newcomers: users that training never saw, with the model that they get; tuned: after "
+            "a round of local training.",
+            soft_wrap=True,
+        )
     for label, row in result["algorithms"].items():
         if row.get("dropped"):
             answers.print(

@@ -95,6 +95,13 @@ class Algorithm(ABC):
         """The objective's metrics [m] of the models that users would deploy."""
         return fed.metrics(self.models(state), split)
 
+    def newcomers(self, fed: Federation, state: State, arrivals: Federation) -> Tensor | None:
+        """Θ [q, P] for the users of ``arrivals``, who come when training is over.
+
+        Nobody else's model changes. None: the method has no model for who did not train with it.
+        """
+        return None
+
     def audience(self, state: State) -> Tensor | None:
         """[m]: which broadcast each user listens to; None where everyone listens to all."""
         return tensor(state, "labels") if "labels" in state else None

@@ -88,6 +88,14 @@ class CFL(Algorithm):
         small = bool(together < self.mean_below * largest)
         return small and bool(largest > self.largest_above * scale)
 
+    def newcomers(self, fed: Federation, state: State, arrivals: Federation) -> Tensor:
+        """The model of the cluster that fits its training data best."""
+        labels, theta = tensor(state, "labels"), tensor(state, "theta")
+        clusters = labels[labels >= 0].unique()  # but for users that diverged
+        first = [torch.nonzero(labels == cluster)[0, 0] for cluster in clusters]
+        models = theta[torch.stack(first)]
+        return models[arrivals.losses(models, "train").argmin(0)]
+
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """A broadcast per cluster that was there before the round's splits."""
         return Traffic(down=int(state["streams"]), up=1)

@@ -41,6 +41,10 @@ class Ditto(Algorithm):
         """The personal models."""
         return tensor(state, "personal")
 
+    def newcomers(self, fed: Federation, state: State, arrivals: Federation) -> Tensor:
+        """The global model."""
+        return tensor(state, "theta")[:1].expand(arrivals.m, -1)
+
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """FedAvg's messages, twice its work."""
         return Traffic(down=1, up=1, work=2)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ucfl.algorithms.algorithm import Algorithm, State
+from torch import Tensor
+
+from ucfl.algorithms.algorithm import Algorithm, State, tensor
 from ucfl.collaboration import Mixing
 from ucfl.federation import Federation
 from ucfl.wireless import Traffic
@@ -31,6 +33,10 @@ class FedAvg(Algorithm):
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """One broadcast per stream, one model up per user."""
         return Traffic(down=self.mixing(fed).sent, up=1)
+
+    def newcomers(self, fed: Federation, state: State, arrivals: Federation) -> Tensor | None:
+        """The global model."""
+        return tensor(state, "theta")[:1].expand(arrivals.m, -1)
 
     def mixing(self, fed: Federation) -> Mixing:
         """Who is averaged with whom."""

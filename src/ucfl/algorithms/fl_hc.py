@@ -67,6 +67,14 @@ class FLHC(Algorithm):
         cut = scipy.cluster.hierarchy.fcluster(tree, height, "distance")
         return cut.astype(np.int64) - 1
 
+    def newcomers(self, fed: Federation, state: State, arrivals: Federation) -> Tensor:
+        """The model of the cluster that fits its training data best."""
+        labels, theta = tensor(state, "labels"), tensor(state, "theta")
+        clusters = labels[labels >= 0].unique()  # but for users that diverged
+        first = [torch.nonzero(labels == cluster)[0, 0] for cluster in clusters]
+        models = theta[torch.stack(first)]
+        return models[arrivals.losses(models, "train").argmin(0)]
+
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """A broadcast per cluster."""
         mixing = Mixing.within(fed.sizes, tensor(state, "labels")).among(fed.present)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import Tensor
+
+from ucfl import distributed
 from ucfl.algorithms.algorithm import State
 from ucfl.algorithms.fedavg import FedAvg
 from ucfl.collaboration import Mixing
@@ -28,6 +31,16 @@ class Oracle(FedAvg):
     def start(self, fed: Federation) -> State:
         """Everyone starts from the same model, and listens to its own group."""
         return {**super().start(fed), "labels": self.mixing(fed).labels}
+
+    def newcomers(self, fed: Federation, state: State, arrivals: Federation) -> Tensor | None:
+        """The model of its own group; None where one of them is of a group that nobody trained."""
+        self.check(arrivals)
+        assert fed.groups is not None
+        assert arrivals.groups is not None
+        member = arrivals.groups[:, None] == distributed.gathered(fed.groups)
+        if not bool(member.any(1).all()):
+            return None
+        return Mixing.of_one(member.long().argmax(1), fed.sizes) @ self.models(state)
 
     def mixing(self, fed: Federation) -> Mixing:
         """Average inside each group."""

@@ -115,6 +115,10 @@ class PFedMe(Algorithm):
         """The personal models."""
         return tensor(state, "personal")
 
+    def newcomers(self, fed: Federation, state: State, arrivals: Federation) -> Tensor:
+        """The global model."""
+        return tensor(state, "theta")[:1].expand(arrivals.m, -1)
+
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """FedAvg's messages; every batch is worked on S times."""
         worked = fed.examples(self.training(fed), repeat=self.inner_steps)

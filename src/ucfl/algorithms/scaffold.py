@@ -71,6 +71,10 @@ class Scaffold(Algorithm):
             "common": common + moved,
         }
 
+    def newcomers(self, fed: Federation, state: State, arrivals: Federation) -> Tensor:
+        """The global model."""
+        return tensor(state, "theta")[:1].expand(arrivals.m, -1)
+
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """Model and variate both ways."""
         return Traffic(down=2, up=2, work=fed.work(fed.examples(self.training(fed))))

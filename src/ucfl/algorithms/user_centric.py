@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from ucfl import distributed
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
@@ -17,8 +18,10 @@ from ucfl.collaboration import (
     Mixing,
     choose_streams,
     collaboration_weights,
+    distances_between,
     fixed_streams,
     gradient_distances,
+    newcomer_weights,
     noise_floor,
     sketch,
     spread,
@@ -105,6 +108,27 @@ class UserCentric(Algorithm):
         """Train everywhere, mix."""
         mixing = self.mixing(state).among(fed.present)
         return {**state, "theta": mixing @ fed.train(self.models(state), t)}
+
+    def newcomers(self, fed: Federation, state: State, arrivals: Federation) -> Tensor:
+        """The model of the stream whose rule is nearest to the newcomer's own row of W (eq. 7).
+
+        Its row needs its gradient at θ⁰ beside the users', which are measured again here.
+        """
+        theirs = arrivals.collaboration_round(arrivals.initial(), self.variance_batch)
+        ours = fed.collaboration_round(fed.initial(), self.variance_batch)
+        sent = [
+            sketch(found.full, self.sketch, fed.seed) if self.sketch else found.full
+            for found in (theirs, ours)
+        ]
+        apart = distributed.gathered(distances_between(*sent).T).T
+        variances, sizes = (distributed.gathered(p) for p in (ours.variances, fed.sizes))
+        weights = newcomer_weights(apart, theirs.variances, variances, sizes)
+        mixing = self.mixing(state)
+        streams = distributed.gathered(mixing.streams.T.contiguous()).T
+        labels = distributed.gathered(mixing.labels)
+        stream = torch.cdist(weights, streams).argmin(1)
+        listener = (stream[:, None] == labels).long().argmax(1)
+        return Mixing.of_one(listener, fed.sizes) @ self.models(state)
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """A broadcast per stream, one model up per user."""

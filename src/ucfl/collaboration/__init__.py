@@ -11,7 +11,12 @@ from ucfl.collaboration.streams import (
     stream_choices,
     tradeoff_function,
 )
-from ucfl.collaboration.weights import collaboration_weights, gradient_distances
+from ucfl.collaboration.weights import (
+    collaboration_weights,
+    distances_between,
+    gradient_distances,
+    newcomer_weights,
+)
 
 __all__ = [
     "Collaboration",
@@ -20,8 +25,10 @@ __all__ = [
     "StreamPlan",
     "choose_streams",
     "collaboration_weights",
+    "distances_between",
     "fixed_streams",
     "gradient_distances",
+    "newcomer_weights",
     "noise_floor",
     "sketch",
     "spread",

@@ -50,6 +50,17 @@ class Mixing:
         streams[labels, torch.arange(len(sizes), device=sizes.device)] = sizes.double()
         return cls(streams / streams.sum(1, keepdim=True), labels).part(here)
 
+    @classmethod
+    def of_one(cls, chosen: Tensor, sizes: Tensor) -> Mixing:
+        """Rows of single users: ``chosen`` [q] are their places among all; ``sizes`` [m] are ours.
+
+        For who comes later and takes over what somebody has: the product has q rows.
+        """
+        here = distributed.mine(len(sizes), sizes.device)
+        everyone = torch.arange(len(distributed.gathered(sizes)), device=sizes.device)
+        streams = (chosen[:, None] == everyone).double()
+        return cls(streams[:, here], torch.arange(len(chosen), device=sizes.device))
+
     @property
     def weights(self) -> Tensor:
         """W itself, a row per user."""

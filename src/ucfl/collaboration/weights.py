@@ -36,6 +36,28 @@ def gradient_distances(gradients: Array) -> Array:
     return _like(gradients, distances)
 
 
+def distances_between(rows: Tensor, others: Tensor) -> Tensor:
+    """[q, m]: ‖g_i − h_j‖² of q rows and m others, in float64, as :func:`gradient_distances`."""
+    found = torch.zeros(len(rows), len(others), dtype=torch.float64, device=rows.device)
+    for mine, theirs in zip(rows.split(BLOCK, dim=1), others.split(BLOCK, dim=1), strict=True):
+        middle = theirs.double().mean(0)
+        g, h = mine.double() - middle, theirs.double() - middle
+        found += g.square().sum(1)[:, None] + h.square().sum(1) - 2 * g @ h.T
+    return found.clamp(min=0)
+
+
+def newcomer_weights(distances: Tensor, own: Tensor, variances: Tensor, sizes: Tensor) -> Tensor:
+    """Rows of eq. 7 [q, m] for users that are not among the m: w_ij ∝ n_j exp(−Δ_ij / (2 σ_i σ_j)).
+
+    ``own`` [q] are their variances. Who has none, or is so far from everyone that no weight is
+    left, learns from the nearest one.
+    """
+    widths = 2 * own.double().sqrt()[:, None] * variances.double().sqrt()
+    found = kernel_weights(distances, widths, sizes)
+    nearest = torch.nn.functional.one_hot(distances.argmin(1), len(sizes)).double()
+    return torch.where(found.isnan().any(1, keepdim=True), nearest, found)
+
+
 def collaboration_weights(gradients: Array, variances: Array, sizes: Array) -> Array:
     """W of eq. 7: w_ij ∝ n_j exp(−Δ_ij / (2 σ_i σ_j)), rows summing to one.
 

@@ -181,6 +181,19 @@ class Federation:
             )
         return self._with_models[key].among(self.present, self.memory)
 
+    def of(self, users: Users) -> Federation:
+        """Other users with the same model, objective and training; everyone is present."""
+        return Federation(
+            users,
+            copy.deepcopy(self.model.template),
+            objective=self.objective,
+            training=self.training,
+            device=self.device,
+            seed=self.seed,
+            variance_batch=self.variance_batch,
+            **self._options,
+        )
+
     # -- training ---------------------------------------------------------------------------
 
     def train(

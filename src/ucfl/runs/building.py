@@ -19,7 +19,7 @@ from ucfl.federation import (
     schedule,
 )
 from ucfl.federation import objective as objective_of
-from ucfl.users import Participation, Scenario, Users
+from ucfl.users import Participation, Scenario, Users, with_newcomers
 
 
 class Engine(Options, total=False):
@@ -40,7 +40,8 @@ def adjusted(scenario: str | Scenario, rounds: int | None) -> Scenario:
 def populated(scenario: Scenario, seed: int, given: Users | None) -> tuple[Scenario, Users]:
     """The users, given or the scenario's own, and the scenario with what is true of them."""
     found = given if given is not None else scenario.build(seed)
-    return scenario.serving(found, given=given is not None), found
+    served = scenario.serving(found, given=given is not None)
+    return served, with_newcomers(found, scenario.newcomers, seed)
 
 
 def federation(

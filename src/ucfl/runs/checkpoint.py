@@ -29,6 +29,7 @@ class Checkpoint:
 
     ``present`` [round, users] says who took part in which round (None: everyone in all of them);
     ``dropped`` names the users whose models diverged, with the round from which they are absent.
+    ``newcomers`` has the metrics of who comes after the last round, where training is over.
     """
 
     round: int
@@ -38,6 +39,7 @@ class Checkpoint:
     traffic: Tensor  # [round, 3]: models down, models up, work, of every round
     dropped: Mapping[int, int] = field(default_factory=dict)
     present: Tensor | None = None
+    newcomers: Mapping[str, Tensor] = field(default_factory=dict)  # metric -> [newcomers]
 
     @property
     def cohorts(self) -> Tensor:
@@ -51,6 +53,7 @@ class Checkpoint:
         tensors = {f"history/{k}": v for k, v in self.history.items()}
         tensors["traffic"] = self.traffic
         tensors |= {} if self.present is None else {"present": self.present}
+        tensors |= {f"newcomers/{k}": v for k, v in self.newcomers.items()}
         values: dict[str, Any] = {}
         for name, value in self.state.items():
             if isinstance(value, Tensor):
@@ -102,10 +105,14 @@ class Checkpoint:
                 raise ValueError("its checksum does not fit its contents")
             state = {k[6:]: t.to(device) for k, t in tensors.items() if k.startswith("state/")}
             history = {k[8:]: t for k, t in tensors.items() if k.startswith("history/")}
+            late = {k[10:]: t for k, t in tensors.items() if k.startswith("newcomers/")}
             state |= about["values"]
             dropped = {int(user): t for user, t in about.get("dropped", {}).items()}
             traffic, present = tensors["traffic"], tensors.get("present")
-            point = cls(about["round"], about["seconds"], state, history, traffic, dropped, present)
+            point = cls(
+                *(about["round"], about["seconds"], state, history),
+                *(traffic, dropped, present, late),
+            )
             point.check()
             return point
         except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:

@@ -25,6 +25,7 @@ from ucfl.errors import UcflError, first_line, unreadable
 from ucfl.federation import Architecture, Federation
 from ucfl.measure import ACCURACY, Measure
 from ucfl.runs import deployment
+from ucfl.runs.arrivals import WHEN
 from ucfl.runs.checkpoint import AGAIN, Checkpoint, checkpoint_name
 from ucfl.runs.configuration import Configuration
 from ucfl.runs.files import UNFINISHED, write_atomically
@@ -168,6 +169,21 @@ class Run:
     def dropped(self) -> dict[int, int]:
         """Users whose models diverged, and the round from which they are absent."""
         return dict(self.checkpoint.dropped)
+
+    @property
+    def newcomers(self) -> dict[str, dict[str, float]] | None:
+        """Mean and worst newcomer with the model that it gets, and after local training.
+
+        By ``before`` and ``after``; None where none came, or the method has no model for them.
+        """
+        found, measure = self.checkpoint.newcomers, self.measure
+        if not found:
+            return None
+        by_when = {when: found[f"{when}_{measure.name}"].numpy() for when in WHEN}
+        return {
+            when: {"mean": measure.mean(values), "worst": measure.worst(values)}
+            for when, values in by_when.items()
+        }
 
     @property
     def audience(self) -> NDArray[np.int64] | None:

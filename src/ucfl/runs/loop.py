@@ -26,6 +26,7 @@ from ucfl.federation import (
 from ucfl.federation import objective as objective_of
 from ucfl.measure import ACCURACY, Measure
 from ucfl.runs import stopping
+from ucfl.runs.arrivals import welcome
 from ucfl.runs.building import Engine, adjusted, federation, populated
 from ucfl.runs.checkpoint import Checkpoint, before
 from ucfl.runs.claim import claimed, common_point
@@ -258,6 +259,9 @@ class Loop:
                 self._tell(point)
                 if point.round == first:
                     self._note(f"executor: {self.fed.executor}")
+            if point.round == rounds and not stop and not point.newcomers:
+                point = self._with_newcomers(point)
+                kept = -1 if point.newcomers else kept
             if point.round > kept:
                 keep_anywhere(self.folder, point, device)
         except (KeyboardInterrupt, Diverged) as error:
@@ -338,6 +342,16 @@ class Loop:
             else torch.cat([point.cohorts, _everyone(self.users, present)[None]]),
         )
         return replace(after, history=self._evaluated(after))
+
+    def _with_newcomers(self, point: Checkpoint) -> Checkpoint:
+        """The last round, with what newcomers get out of it."""
+        if self.users.newcomers is None:
+            return point
+        t = point.round + 1
+        found = welcome(self.algorithm, self.fed, point.state, self.users.newcomers, t)
+        if found is None:
+            self._note(f"{self.algorithm.label} has no model for newcomers.")
+        return replace(point, newcomers=found or {})
 
     def _present(self, t: int, dropped: Mapping[int, int]) -> Tensor | None:
         """Which of all users take part in round t; None: everyone."""

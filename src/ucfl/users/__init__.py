@@ -1,6 +1,7 @@
 """Where users and their data come from."""
 
 from ucfl.users.form import IGNORED
+from ucfl.users.newcomers import with_newcomers
 from ucfl.users.participation import Participation
 from ucfl.users.population import SPLITS, Examples, Split, Users
 from ucfl.users.scenario import Scenario
@@ -16,4 +17,5 @@ __all__ = [
     "Split",
     "Users",
     "find",
+    "with_newcomers",
 ]

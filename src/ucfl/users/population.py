@@ -79,7 +79,8 @@ class Examples:
 class Users:
     """The population of a federation: what every user holds, and which group it truly belongs to.
 
-    ``classes`` is how many classes targets have; 0 where they are numbers.
+    ``classes`` is how many classes targets have; 0 where they are numbers. ``newcomers`` come when
+    training is over, which never sees them.
     ``ids`` name the users for the random generator: they stay with a user when users are selected
     or reordered, so a user draws the same batches wherever it stands.
     """
@@ -92,6 +93,7 @@ class Users:
     names: tuple[str, ...]
     groups: Tensor | None = None
     source: str = "arrays"
+    newcomers: Users | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -165,6 +167,8 @@ class Users:
             array = np.ascontiguousarray(tensor.cpu().numpy())
             digest.update(f"{array.dtype}{array.shape}".encode())
             digest.update(array.reshape(-1).view(np.uint8).data)
+        if self.newcomers is not None:
+            digest.update(self.newcomers.checksum().encode())
         return digest.hexdigest()
 
     @classmethod

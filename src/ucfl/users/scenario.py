@@ -127,6 +127,10 @@ class Scenario(BaseModel):
         description="who takes part in a round: a share of the users, '10 users'; ':by=size' draws "
         "by their data, ':trace=FILE.csv' from those available",
     )
+    newcomers: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0,
+        description="share of the users that training never sees: they come when it is over",
+    )
     variance_batch: VarianceBatch = Field(
         1 / 3, description="n_k of eq. 9: a share of the user's data if below 1, else a count"
     )
