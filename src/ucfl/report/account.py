@@ -31,6 +31,7 @@ class Population:
     names: list[str]
     groups: list[int] | None = None
     label_counts: list[list[int]] | None = None
+    labelled: bool = True  # whether examples have a class each, which could be counted
     test_sizes: list[int] | None = None
 
 
@@ -73,6 +74,7 @@ class Account:
     collaboration: Panel | None
     origin: Origin
     measure: Measure = ACCURACY
+    newcomers: dict[str, dict[str, float]] | None = None
 
     @property
     def is_personal(self) -> bool:
@@ -100,6 +102,7 @@ def account(run: Run) -> Account:
         tested_model=run.algorithm.tested_model,
         seed=run.seed,
         measure=measure,
+        newcomers=run.newcomers,
         mean=np.array([measure.mean(row) for row in test]),
         worst=np.array([measure.worst(row) for row in test]),
         validation=np.array([measure.mean(row) for row in run.validation[:length]]),
@@ -112,6 +115,7 @@ def account(run: Run) -> Account:
             list(users["names"]),
             users.get("groups"),
             users.get("label_counts"),
+            users.get("label_counts", ()) is not None,
             users.get("test_sizes"),
         ),
         collaboration=collaboration(run),

@@ -102,7 +102,7 @@ def _costs(story: Story, best: dict[str, Any]) -> list[str]:
         mine, theirs = (
             method_curve(method, story, system).time_to(target["value"]) for method in pair
         )
-        if math.isfinite(mine):
+        if math.isfinite(mine) and theirs > 0:
             words.append(f"{mine:.0f} T_dl on {name} (instead of {theirs:.0f})")
     if not words:
         return []

@@ -21,6 +21,7 @@ from ucfl.report.answer import SHARED_OR_ALONE, TOLD_THE_GROUPS, Story, answer
 from ucfl.report.collaboration import Panel, by_seed
 from ucfl.report.palette import GROUPS, styles
 from ucfl.runs import Run, find_runs
+from ucfl.runs.arrivals import over_seeds
 from ucfl.runs.folder import deviation
 from ucfl.runs.timing import unequal_rounds
 from ucfl.wireless import SYSTEMS, Traffic
@@ -126,6 +127,7 @@ def _method(label: str, accounts: Sequence[Account]) -> dict[str, Any]:
         "high": None if high is None else _rounded(high),
         "worst": _rounded(worsts.mean(0)),
         "worst_deviation": _rounded(deviation(worsts)),
+        "newcomers": over_seeds([one.newcomers for one in accounts]),
         "final": _summary(means[:, -1], worsts[:, -1]),
         "best": _summary(means[picked], worsts[picked]),
     }
@@ -219,7 +221,7 @@ def _notes(story: Story, accounts: dict[str, list[Account]]) -> list[str]:
             + ", ".join(f"{m['label']}: {m['tested_model']}" for m in story["methods"])
             + "."
         )
-    if any(users["label_counts"] is None for users in story["populations"]):
+    if any(u["label_counts"] is None and u["labelled"] for u in story["populations"]):
         notes.append(
             "How many examples of which label each user has was not kept, so that is not shown."
         )

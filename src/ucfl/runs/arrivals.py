@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +15,8 @@ from ucfl.users import Users
 
 #: When newcomers are evaluated: with the model that they get, and after a round of local training.
 WHEN = ("before", "after")
+#: A mean and a worst value by ``before`` and ``after``.
+ByWhen = dict[str, dict[str, float]]
 
 
 def welcome(
@@ -44,3 +49,14 @@ def _trained(arrivals: Federation, theta: Tensor, t: int) -> Tensor:
     else:
         trained = theta
     return torch.where(present.to(theta.device)[:, None], trained, torch.nan)
+
+
+def over_seeds(each: Sequence[ByWhen | None]) -> ByWhen | None:
+    """The mean of several runs' :attr:`Run.newcomers`; None where a run has none."""
+    found = [one for one in each if one is not None]
+    if not found or len(found) < len(each):
+        return None
+    return {
+        when: {who: float(np.mean([one[when][who] for one in found])) for who in ("mean", "worst")}
+        for when in WHEN
+    }

@@ -12,7 +12,7 @@ import numpy as np
 from ucfl import algorithms as registry
 from ucfl import distributed
 from ucfl.errors import UcflError
-from ucfl.runs.arrivals import WHEN
+from ucfl.runs.arrivals import over_seeds
 from ucfl.runs.building import Engine, adjusted, federation, populated
 from ucfl.runs.configuration import Configuration
 from ucfl.runs.folder import Run, deviation
@@ -48,35 +48,23 @@ class Comparison:
     def _row(self, runs: list[Run]) -> dict[str, Any]:
         summaries = [run.summary for run in runs]
 
-        def over_seeds(who: str, statistic: Any) -> dict[str, float]:
+        def summarised(who: str, statistic: Any) -> dict[str, float]:
             return {
                 when: float(statistic([summary[who][when] for summary in summaries]))
                 for when in ("final", "best")
             }
 
         return {
-            "mean": over_seeds("mean", np.mean),
-            "worst": over_seeds("worst", np.mean),
-            "std": {who: over_seeds(who, deviation) for who in ("mean", "worst")},
-            "newcomers": _newcomers(runs),
+            "mean": summarised("mean", np.mean),
+            "worst": summarised("worst", np.mean),
+            "std": {who: summarised(who, deviation) for who in ("mean", "worst")},
+            "newcomers": over_seeds([run.newcomers for run in runs]),
             "tested_model": runs[0].algorithm.tested_model,
             "traffic": asdict(runs[0].traffic) | {"start": asdict(runs[0].start_traffic)},
             "seconds": float(sum(run.checkpoint.seconds for run in runs)),
             "runs": [str(run.folder) for run in runs],
             "dropped": sum(len(run.dropped) for run in runs),
         }
-
-
-def _newcomers(runs: list[Run]) -> dict[str, dict[str, float]] | None:
-    """Of newcomers, the mean over seeds; None where a run has none."""
-    each = [run.newcomers for run in runs]
-    found = [one for one in each if one is not None]
-    if len(found) < len(each):
-        return None
-    return {
-        when: {who: float(np.mean([one[when][who] for one in found])) for who in ("mean", "worst")}
-        for when in WHEN
-    }
 
 
 def compare(

@@ -34,7 +34,7 @@ function showHead() {
       return reached < 0 ? Infinity : times(method, firstSystem)[reached];
     };
     const ratio = time(base) / time(best);
-    if (Number.isFinite(ratio))
+    if (Number.isFinite(ratio) && ratio > 0)
       tiles.push(
         tile(
           `to fedavg's ${measure.words}, ${Object.keys(story.systems)[0]}`,
@@ -164,7 +164,8 @@ function table(host, heads, rows) {
 
 function showRoundsTable() {
   const pair = (value, off) =>
-    value === null ? "–" : off ? `${value.toFixed(1)} ± ${off.toFixed(1)}` : value.toFixed(1);
+    value === null ? "–" : off ? `${digits(value)} ± ${digits(off)}` : digits(value);
+  const late = methods.some((method) => method.newcomers);
   table(
     find("rounds-table"),
     [
@@ -174,6 +175,7 @@ function showRoundsTable() {
       "mean, validation's round",
       "worst, final",
       "worst, validation's round",
+      ...(late ? ["newcomers", "newcomers, tuned"] : []),
       "broadcasts",
       "rounds",
       "seeds",
@@ -185,6 +187,9 @@ function showRoundsTable() {
       pair(method.best.mean, method.best.deviation),
       pair(method.final.worst, method.final.worst_deviation),
       pair(method.best.worst, method.best.worst_deviation),
+      ...(late
+        ? ["before", "after"].map((when) => pair(method.newcomers?.[when].mean ?? null, 0))
+        : []),
       short(method.streams),
       String(method.rounds),
       method.seeds.join(", "),

@@ -46,6 +46,8 @@ function listen() {
     state.streams = Number(streams.value);
     showTimes();
   });
+  find("rounds-head").textContent =
+    `${measure.words[0].toUpperCase()}${measure.words.slice(1)} over rounds`;
   find("target-of").textContent = `mean ${measure.words}`;
   const target = find("target"),
     means = methods.flatMap((method) => method.mean).filter((value) => value !== null);

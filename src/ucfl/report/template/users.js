@@ -151,7 +151,7 @@ function showUsers() {
   const fewest = users.test_sizes ? Math.min(...users.test_sizes.filter((size) => size > 0)) : 0;
   find("users-hint").textContent =
     `Final test ${measure.words}${measure.unit}, seed ${users.seed} (another seed draws other users). ` +
-    (fewest && Number.isFinite(fewest)
+    (fewest && Number.isFinite(fewest) && measure.name === "accuracy" && users.labelled
       ? `With as few as ${plural(fewest, "test example")} a user, one example is worth up to ${short(100 / fewest)} points. `
       : "") +
     (lost.length ? `Under ${focus}, ${lost.join(", and ")}; those who lose most come first.` : "");
