@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ucfl.algorithms import REGISTRY
+from ucfl.federation import OBJECTIVES
 from ucfl.paper import Store
 
 ROOT = Path(__file__).parent.parent
@@ -72,6 +73,31 @@ def test_the_code_of_the_page_about_models_runs_and_says_what_the_page_says(tmp_
     right = scope["answers"].numpy() == scope["labels"]
     assert right.mean() > 0.2  # the mixture, on its own user's raw images
     assert (tmp_path / "models" / "rows" / "ben.safetensors").is_file()
+
+
+@pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")  # few users
+def test_the_code_of_the_page_about_objectives_runs(tmp_path, monkeypatch):
+    scope = _executed("objectives.md", tmp_path, monkeypatch)
+    assert [measure.name for measure in scope["run"].measures] == ["within_a_tenth", "huber"]
+    page = (ROOT / "docs" / "objectives.md").read_text()
+    for name, made in OBJECTIVES.items():  # the table of the page
+        row = re.search(rf"\| `{name}`.*", page)[0]
+        assert re.findall(r"`(\w+)`", row.split("|")[4]) == [*made().measured]
+
+
+@pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")  # few users
+def test_the_code_of_the_page_about_participation_runs(tmp_path, monkeypatch):
+    scope = _executed("participation.md", tmp_path, monkeypatch)
+    assert scope["run"].newcomers["before"]["mean"] > 75  # nobody's global model: half
+
+
+def _executed(page, folder, monkeypatch):
+    """The names that a page's blocks of Python, run one after another, leave."""
+    monkeypatch.chdir(folder)
+    scope = {}
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL):
+        exec(block, scope)
+    return scope
 
 
 def test_every_link_in_the_pages_leads_somewhere():
