@@ -147,7 +147,7 @@ def test_when_nothing_is_gained_the_body_is_shared_on_trial_and_stays_if_that_ga
     fed, states = phases([0.5, 0.6, 0.6, 0.6, 0.5, 0.7], monkeypatch)
     told = [state["phase"] for state in states[1:]]
     assert told == ["apart", "apart", "apart", "trial", "trial", "shared"]
-    head = fed.rows.head
+    head = fed.part("head").mask
     assert 0 < int(head.sum()) < fed.rows.size
     theta = states[-1]["theta"]
     assert torch.equal(theta[:, ~head], theta[:1, ~head].expand(fed.m, -1))

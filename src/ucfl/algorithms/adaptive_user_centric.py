@@ -106,12 +106,9 @@ class AdaptiveUserCentric(Algorithm):
             state = self._calibrated(fed, state, local, t)
         mixing = (self._sent(fed, state) if trying else self.mixing(state)).among(fed.present)
         if state["phase"] in ("trial", "shared"):
-            body = ~fed.rows.head.to(fed.device)
-            theta = torch.empty_like(local)
-            theta[:, body] = Mixing.average(fed.sizes).among(fed.present) @ local[:, body]
-            theta[:, ~body] = mixing @ local[:, ~body]
-            share = float(body.double().mean())
-            down = share + mixing.sent * (1 - share)
+            average = Mixing.average(fed.sizes).among(fed.present)
+            layered = Mixing.by_part({fed.part("body"): average, fed.part("head"): mixing})
+            theta, down = layered @ local, layered.sent
         elif bool((tensor(state, "choices") == LOCAL).all()) and not trying:
             theta, down = local, 0.0
         else:
@@ -121,7 +118,7 @@ class AdaptiveUserCentric(Algorithm):
     def _watched(self, fed: Federation, state: State, t: int) -> State:
         """From apart to trial when nothing is gained any more; from there to shared, or back."""
         calibrated = int(state["stable"]) >= STABLE or t >= CALIBRATIONS[-1]
-        if state["phase"] not in ("apart", "trial") or bool(fed.rows.head.all()):
+        if state["phase"] not in ("apart", "trial") or not (~fed.part("head")).count:
             return state
         theta = tensor(state, "theta")
         now = float(fed.accuracy(theta, "validation").nanmean())

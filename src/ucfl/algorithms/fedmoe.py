@@ -70,10 +70,8 @@ class FedMoE(Algorithm):
         """Train all of it, average the experts."""
         mixture = self.federation(fed)
         local = mixture.train(self.models(state), t)
-        experts = ~mixture.rows.where("gate.").to(fed.device)
-        average = Mixing.average(fed.sizes).among(fed.present)
-        local[:, experts] = average @ local[:, experts]
-        return {"theta": local}
+        experts = Mixing.by_part({~mixture.part("gate"): Mixing.average(fed.sizes)})
+        return {"theta": experts.among(fed.present) @ local}
 
     def accuracy(self, fed: Federation, state: State, split: Split = "test") -> Tensor:
         """Of the mixture."""

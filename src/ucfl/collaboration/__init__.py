@@ -1,5 +1,6 @@
 """Who learns from whom (paper, sec. III-IV): pure array functions."""
 
+from ucfl.collaboration.by_part import MixingByPart
 from ucfl.collaboration.diagnosis import Diagnosis, noise_floor, spread
 from ucfl.collaboration.found import Collaboration
 from ucfl.collaboration.mixing import Mixing
@@ -17,6 +18,7 @@ __all__ = [
     "Collaboration",
     "Diagnosis",
     "Mixing",
+    "MixingByPart",
     "StreamPlan",
     "choose_streams",
     "collaboration_weights",
