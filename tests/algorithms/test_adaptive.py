@@ -156,6 +156,10 @@ def test_when_nothing_is_gained_the_body_is_shared_on_trial_and_stays_if_that_ga
     streams = len(states[-1]["rules"])
     traffic = find("adaptive-user-centric").traffic(fed, states[-1])
     assert traffic.down == pytest.approx(share + streams * (1 - share))
+    assert traffic.up == 1
+    audience = find("adaptive-user-centric").audience(states[-1])
+    assert audience.fits(traffic.down)
+    assert [part for part, _ in audience.parts] == pytest.approx([share, 1 - share])
 
 
 def test_a_trial_that_gains_nothing_gives_the_best_models_back(impatient, monkeypatch):

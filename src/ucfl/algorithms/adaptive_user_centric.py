@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +24,7 @@ from ucfl.collaboration.candidates import NAMES, candidate, common_choice, kerne
 from ucfl.collaboration.streams import MOST_STREAMS
 from ucfl.federation import Federation, draws
 from ucfl.options import NotNegative, PositiveShare
-from ucfl.wireless import Traffic
+from ucfl.wireless import Audience, Traffic
 
 #: Rounds in which candidates are tried; close together first, since models part early.
 CALIBRATIONS = (3, 6, 10, 15, 25, 40, 60)
@@ -91,17 +92,19 @@ class AdaptiveUserCentric(Algorithm):
             "since": 0,
             "best_theta": theta,
             "down": 0.0,
+            "head": 0.0,
             "evaluated": 0.0,
             "spread": apart,
             "silhouettes": torch.tensor(list(plan.silhouettes.values())),
         }
-        return {**state, **self._settled(fed, state)}
+        state = {**state, **self._settled(fed, state)}
+        return {**state, "down": float(self.mixing(state).sent)}
 
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Train everywhere; try the candidates where it is time to; mix."""
         local = fed.train(tensor(state, "theta"), t)
         trying = fed.m > 1 and t in CALIBRATIONS and int(state["stable"]) < STABLE
-        state = {**state, "evaluated": 0.0}
+        state = {**state, "evaluated": 0.0, "head": 0.0}
         if trying:
             state = self._calibrated(fed, state, local, t)
         mixing = (self._sent(fed, state) if trying else self.mixing(state)).among(fed.present)
@@ -109,6 +112,7 @@ class AdaptiveUserCentric(Algorithm):
             average = Mixing.average(fed.sizes).among(fed.present)
             layered = Mixing.by_part({fed.part("body"): average, fed.part("head"): mixing})
             theta, down = layered @ local, layered.sent
+            state = {**state, "head": fed.part("head").share}
         elif bool((tensor(state, "choices") == LOCAL).all()) and not trying:
             theta, down = local, 0.0
         else:
@@ -142,6 +146,14 @@ class AdaptiveUserCentric(Algorithm):
         down = float(state["down"])
         work = 1 + float(state["evaluated"]) * fed.forward_work("validation")
         return Traffic(down=down, up=1 if down else 0, work=work)
+
+    def audience(self, state: State) -> Audience | None:
+        """A stream for everyone's body, and those of the heads, where the body is shared."""
+        whole, share = super().audience(state), float(state.get("head", 0.0))
+        if whole is None or whole.labels is None or not share:
+            return whole
+        everyone = np.zeros_like(whole.labels)
+        return Audience(((1 - share, everyone), (share, whole.labels)))
 
     def start_traffic(self, fed: Federation, state: State) -> Traffic:
         """As the paper's method: θ⁰ down, a gradient up, one pass over the data."""

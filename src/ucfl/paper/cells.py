@@ -103,7 +103,7 @@ class Result:
             for who, over in (("mean", mean), ("worst", worst))
         }
         found = run.collaboration
-        labels, groups = run.audience, about["users"]["groups"]
+        heard, groups = run.audience, about["users"]["groups"]
         return cls(
             cell,
             {
@@ -124,7 +124,7 @@ class Result:
             100 * history["test_accuracy"][chosen],
             None if found is None else _array(found.weights),
             None if found is None else _array(found.silhouettes),
-            labels,
+            None if heard is None else heard.labels,
             None if groups is None else np.asarray(groups),
         )
 

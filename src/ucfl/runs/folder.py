@@ -28,7 +28,7 @@ from ucfl.runs.files import UNFINISHED, write_atomically
 from ucfl.runs.history import read_history
 from ucfl.runs.schema import FORMAT, StoredRun, checked, json_digest
 from ucfl.users import Scenario, Users
-from ucfl.wireless import Traffic
+from ucfl.wireless import Audience, Traffic
 
 if TYPE_CHECKING:
     import pandas as pd  # slow to import, and only looked-at runs need it
@@ -115,10 +115,9 @@ class Run:
         return dict(self.checkpoint.dropped)
 
     @property
-    def audience(self) -> NDArray[np.int64] | None:
+    def audience(self) -> Audience | None:
         """Which of the last round's broadcasts each user listened to; None: to all of them."""
-        labels = self._in_state(self.algorithm.audience)
-        return None if labels is None else labels.numpy()
+        return self._in_state(self.algorithm.audience)
 
     @property
     def collaboration(self) -> Collaboration | None:
