@@ -34,15 +34,22 @@ def in_two_processes(*arguments):
     )
 
 
-@pytest.mark.parametrize("participation", ["1.0", "1 user"])
-def test_two_processes_give_the_results_of_one(participation, data, tmp_path):
-    """Histories, and every user's model to 1e-5; printed once; four algorithms in one go.
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        (["participation=1.0"], "fedavg,user-centric:streams=2,scaffold,fedper"),
+        (["participation=1 user"], "fedavg,user-centric:streams=2,scaffold,fedper"),
+        (["deadline=7.5", "system=slow-uplink"], "user-centric:streams=2,fedper"),
+        (["deadline=1.05", "system=urban-macro"], "user-centric:streams=2,fedper"),
+    ],
+)
+def test_two_processes_give_the_results_of_one(settings, names, data, tmp_path):
+    """Histories, and every user's model to 1e-5; printed once; several algorithms in one go.
 
     With one user a round, one of the processes has none.
     """
-    names = "fedavg,user-centric:streams=2,scaffold,fedper"
     options = ["compare", data, "--model", "mlp", "--rounds", 3, "--algorithms", names, "--json"]
-    options += ["--set", f"participation={participation}"]
+    options += [word for setting in settings for word in ("--set", setting)]
     two = in_two_processes(*options, "--out", tmp_path / "two")
     assert two.returncode == 0, two.stderr
     json.loads(two.stdout)  # one object, from the first process alone
@@ -66,6 +73,9 @@ def test_two_processes_give_the_results_of_one(participation, data, tmp_path):
             alone.history["value"].tolist(), abs=1e-5
         )
         assert shared.traffic == alone.traffic
+        assert torch.equal(shared.checkpoint.cohorts, alone.checkpoint.cohorts)
+        assert torch.equal(shared.checkpoint.missed, alone.checkpoint.missed)
+        assert alone.checkpoint.missed.any() == ("deadline" in settings[0])
 
 
 def test_a_run_is_whole_for_every_process_when_it_is_done(data, tmp_path):
