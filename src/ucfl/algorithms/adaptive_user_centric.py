@@ -14,6 +14,7 @@ from ucfl.algorithms.algorithm import Algorithm, State, tensor
 from ucfl.collaboration import (
     Collaboration,
     Diagnosis,
+    MixedPart,
     Mixing,
     choose_streams,
     gradient_distances,
@@ -168,11 +169,14 @@ class AdaptiveUserCentric(Algorithm):
         """The mixtures in use, and the plan of streams that they are made from."""
         if "silhouettes" not in state:  # a run of version 0.1
             return None
+        mixing, share = self.mixing(state), float(state.get("head", 0.0))
+        head = MixedPart("head", share, mixing.count, mixing.weights, mixing.labels)
         return Collaboration(
-            self.mixing(state).weights,
+            mixing.weights,
             tensor(state, "streams"),
             tensor(state, "silhouettes"),
             float(state["spread"]),
+            (MixedPart("body", 1 - share, streams=1), head) if share else (),
         )
 
     @staticmethod

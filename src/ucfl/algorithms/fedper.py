@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ucfl.algorithms.algorithm import Algorithm, State
-from ucfl.collaboration import Mixing, MixingByPart
+from ucfl.collaboration import Collaboration, MixedPart, Mixing, MixingByPart
 from ucfl.errors import UcflError
 from ucfl.federation import Federation
 from ucfl.options import PartName
@@ -39,7 +39,7 @@ class FedPer(Algorithm):
 
     def start(self, fed: Federation) -> State:
         """Everyone starts from the same model."""
-        return {"theta": fed.initial()}
+        return {"theta": fed.initial(), "shared": (~fed.part(self.personal)).share}
 
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Train everywhere, average all but the personal part."""
@@ -49,6 +49,12 @@ class FedPer(Algorithm):
         """What is averaged, both ways."""
         mixing = self.mixing(fed)
         return Traffic(down=mixing.sent, up=mixing.uploaded)
+
+    def collaboration(self, state: State) -> Collaboration:
+        """One stream of what is shared; the rest stays."""
+        share = float(state["shared"])
+        kept = MixedPart(self.personal, 1 - share, streams=0)
+        return Collaboration(parts=(MixedPart(f"all but {self.personal}", share, streams=1), kept))
 
     def mixing(self, fed: Federation) -> MixingByPart:
         """FedAvg in the shared part."""

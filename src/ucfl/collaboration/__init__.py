@@ -2,7 +2,7 @@
 
 from ucfl.collaboration.by_part import MixingByPart
 from ucfl.collaboration.diagnosis import Diagnosis, noise_floor, spread
-from ucfl.collaboration.found import Collaboration
+from ucfl.collaboration.found import Collaboration, MixedPart
 from ucfl.collaboration.mixing import Mixing
 from ucfl.collaboration.sketches import sketch
 from ucfl.collaboration.streams import (
@@ -17,6 +17,7 @@ from ucfl.collaboration.weights import collaboration_weights, gradient_distances
 __all__ = [
     "Collaboration",
     "Diagnosis",
+    "MixedPart",
     "Mixing",
     "MixingByPart",
     "StreamPlan",

@@ -122,8 +122,8 @@ class Result:
             point.traffic.numpy(),
             100 * history["test_accuracy"][-1],
             100 * history["test_accuracy"][chosen],
-            None if found is None else _array(found.weights),
-            None if found is None else _array(found.silhouettes),
+            None if found is None or found.weights is None else _array(found.weights),
+            None if found is None or found.silhouettes is None else _array(found.silhouettes),
             None if heard is None else heard.labels,
             None if groups is None else np.asarray(groups),
         )

@@ -71,6 +71,8 @@ class Account:
     population: Population
     collaboration: Panel | None
     origin: Origin
+    parts: tuple[str, ...] = ()  # of the model that are mixed differently, in words
+    late: float = 0.0  # users that miss the deadline in a round, on average
 
     @property
     def is_personal(self) -> bool:
@@ -121,6 +123,8 @@ def account(run: Run) -> Account:
             data=configuration["data"],
             model=configuration["model"],
         ),
+        parts=() if (found := run.collaboration) is None else tuple(map(str, found.parts)),
+        late=float(run.checkpoint.missed.double().sum(1).mean()),
     )
 
 

@@ -209,6 +209,15 @@ def _notes(story: Story, accounts: dict[str, list[Account]]) -> list[str]:
                 f"{label} is not finished: {short[0].rounds} of {short[0].scenario.rounds} "
                 f"rounds (seed {short[0].seed})."
             )
+        if parts := "; ".join(found[0].parts):
+            notes.append(f"{label} mixes the model by parts: {parts}.")
+        if (limit := found[0].scenario.deadline) is not None:
+            late = np.mean([one.late for one in found])
+            notes.append(
+                f"{label} has {late:.1f} users in a round, on average, that miss the deadline of "
+                f"{limit:g} in {found[0].scenario.system}. Times here are without it; ucfl plan "
+                "and ucfl figure have them with it, for that system."
+            )
         if missing := [seed for seed in seeds if seed not in {one.seed for one in found}]:
             notes.append(f"{label} lacks seed {', '.join(map(str, missing))}.")
     if len({method["tested_model"] for method in story["methods"]}) > 1:

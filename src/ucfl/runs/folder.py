@@ -121,14 +121,9 @@ class Run:
 
     @property
     def collaboration(self) -> Collaboration | None:
-        """Who learns from whom; None for methods that do not measure it."""
+        """Who learns from whom, and which parts are mixed; None for methods that do not say."""
         found = self._in_state(self.algorithm.collaboration)
-        users = self.users
-        if found is not None and (
-            found.weights.shape != (users, users)
-            or (found.labels is not None and found.labels.shape != (users,))
-            or not 1 <= found.silhouettes.numel() <= users
-        ):
+        if found is not None and not found.fits(self.users):
             error = ValueError("its weights do not fit its users")
             raise unreadable(self.folder / CHECKPOINT, error, AGAIN)
         return found
