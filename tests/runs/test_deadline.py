@@ -184,6 +184,20 @@ def test_in_a_cell_the_far_users_are_late(tmp_path):
     assert np.diff(curve(run, "urban-macro").times) == pytest.approx(between)
 
 
+def test_a_cohort_shares_the_band_of_the_cell_among_itself(tmp_path):
+    """Alone in the band, everyone is in time with what six at once could not send."""
+    size = ucfl.runs.federation(SCENARIO, users=users()).rows.bytes
+    cell, one = SITES["urban-macro"].serving(6, size), np.eye(6, dtype=bool)
+    alone = [cell.among(row).arrivals(Traffic(1, 1), np.ones(1))[0] for row in one]
+    assert max(alone) < cell.arrivals(Traffic(1, 1), np.ones(6)).max()
+    scenario = within(float(max(alone)) + 1e-9, "urban-macro", participation="1 user", rounds=30)
+    run = trained(scenario, "fedavg", tmp_path / "r")
+    assert not run.checkpoint.missed.any()
+    assert run.checkpoint.cohorts.any(0).all()
+    both = trained(scenario.change({"participation": 1.0}), "fedavg", tmp_path / "s")
+    assert both.checkpoint.missed.any()
+
+
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [

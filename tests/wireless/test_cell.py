@@ -41,10 +41,11 @@ def test_every_part_of_the_model_has_streams_and_listeners_of_its_own():
     assert c.downlink(0.96 + 2 * 0.04, 3, layered) == pytest.approx(expected)
     assert c.downlink(2, 3, layered) == pytest.approx(2)  # not its models: everyone hears all
     assert c.downlink(0.96, 3) == pytest.approx(0.96)  # what stays with users is not sent
-    there = np.array([[True, True, True], [False, True, True], [False, False, True]])
-    rounds = np.array([[1.04, 0, 0], [1.0, 0, 0], [1.0, 0, 0]])
-    times = c.elapsed(Traffic(0, 0, 0), rounds, 3, layered, present=there)
-    assert np.diff(times) == pytest.approx([expected, 0.96 * 0.5 + 0.04 * 0.5, 0.25])
+    there = np.array([[True, True, True], [True, False, True], [False, False, True]])
+    rounds = np.array([[0.96 + 3 * 0.04, 0, 0], [1.04, 0, 0], [1.0, 0, 0]])
+    own = Audience(((0.96, np.array([0, 0, 0])), (0.04, np.array([1, 0, 2]))))
+    times = c.elapsed(Traffic(0, 0, 0), rounds, 3, own, present=there)
+    assert np.diff(times) == pytest.approx([0.96 + 0.04 * 1.75, 0.96 + 0.04 * 1.25, 0.25])
     assert layered.labels is None
     assert Audience.of(np.array([0, 1, 1])).labels.tolist() == [0, 1, 1]
 
