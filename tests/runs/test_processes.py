@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from runs.test_runs import ucfl_command, write_users
 from ucfl.algorithms import REGISTRY, find
+from ucfl.collaboration import Mixing
 from ucfl.runs import Run
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
@@ -95,6 +96,12 @@ def test_a_method_that_needs_all_models_says_so(data, tmp_path):
     assert done.stderr.count("looks at all users' models at once") == 1
 
 
+def layered(fed):
+    """The body averaged over everyone, the head inside each group; a layer stays with its user."""
+    everyone, groups = Mixing.average(fed.sizes), Mixing.within(fed.sizes, fed.groups)
+    return Mixing.by_part({fed.part("body") - fed.part("3"): everyone, fed.part("head"): groups})
+
+
 #: Run in two processes: which tensors a round exchanges, and what it leaves in Θ.
 EXCHANGE = """
 import sys, torch, torch.distributed as dist, weakref
@@ -103,6 +110,7 @@ from conftest import make_federation, make_users
 from ucfl.algorithms import find
 from ucfl import distributed
 from ucfl.runs.building import my_users
+from runs.test_processes import layered
 
 import warnings; warnings.simplefilter("ignore")
 distributed.join()
@@ -121,6 +129,13 @@ for name in {names!r}:
     theta = distributed.gathered(algorithm.models(state))
     if distributed.is_first():
         torch.save((theta, list(sent), fed.rows.size), {folder!r} + "/" + name + ".pt")
+for there in ([1, 1, 1, 1, 1], [1, 0, 1, 0, 0], [0, 0, 0, 0, 1]):
+    mine = torch.tensor(there, dtype=torch.bool)[distributed.mine(fed.m, fed.device)]
+    mixing, sent[:] = layered(fed).among(mine), []
+    theta = distributed.gathered(mixing @ fed.train(fed.initial(), 1))
+    exchanged, down = sum(sent), mixing.sent
+    if distributed.is_first():
+        torch.save((theta, exchanged, down), {folder!r} + "/parts" + str(sum(there)) + ".pt")
 group = weakref.ref(dist.group.WORLD)
 distributed.leave()
 assert group() is None, "a group that is still there may abort the process at its end"
@@ -157,3 +172,12 @@ def test_every_sharded_method_agrees_and_exchanges_streams_only(tmp_path, monkey
             state = algorithm.round(fed, state, t)
         assert torch.allclose(algorithm.models(state), theta, atol=1e-10), name
         assert sum(sent) == pytest.approx(algorithm.traffic(fed, state).down * size), name
+    for there in ([1, 1, 1, 1, 1], [1, 0, 1, 0, 0], [0, 0, 0, 0, 1]):
+        theta, sent, down = torch.load(tmp_path / f"parts{sum(there)}.pt")
+        fed = make_federation(users)
+        present = torch.tensor(there, dtype=torch.bool, device=fed.device)
+        mixing = layered(fed).among(present)
+        assert torch.allclose(mixing @ fed.train(fed.initial(), 1), theta, atol=1e-12)
+        assert down == mixing.sent
+        # Partial sums of every stream, heard or not; what stays is never exchanged.
+        assert sent == (fed.part("body") - fed.part("3")).count + 2 * fed.part("head").count
