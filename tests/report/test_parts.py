@@ -1,14 +1,18 @@
 """What reports say of parts that are mixed differently, and of deadlines."""
 
+import numpy as np
 import pytest
 import torch
 
 import ucfl
 from conftest import make_users
+from report.test_page import drawn
 from ucfl.collaboration import Collaboration, MixedPart
 from ucfl.errors import UcflError
+from ucfl.report.answer import method_curve
 from ucfl.report.story import tell
-from ucfl.runs import Question
+from ucfl.runs import Question, curve
+from ucfl.wireless import SYSTEMS
 
 SCENARIO = ucfl.Scenario(name="four", rounds=2, model="mlp", batch=8)
 
@@ -39,10 +43,26 @@ def test_parts_alone_are_no_measured_w(tmp_path):
         Question.from_runs(run.folder)
 
 
-def test_a_deadline_is_told(tmp_path):
-    run, said = notes(tmp_path, "fedavg", deadline=7.0, system="slow-uplink")
+def test_a_deadline_is_told_and_bounds_the_times_on_its_system(tmp_path, look):
+    run, said = notes(tmp_path, "fedavg", deadline=7.0, system="slow-uplink", rounds=6)
     late = run.checkpoint.missed.double().sum(1).mean()
     assert any(f"fedavg has {late:.1f} users in a round, on average, that miss" in s for s in said)
+    story = tell({"fedavg": [run]})
+    (method,) = story["methods"]
+    assert 0 < sum(method["deadline"]["late"]) <= 6
+    for name, system in SYSTEMS.items():
+        there = method_curve(method, story["users"], story["participants"], system)
+        assert there.times == pytest.approx(curve(run, name).times), name
+    assert np.diff(curve(run, "slow-uplink").times) == pytest.approx(7.0)
+    tab = look(story)
+    assert drawn(tab)["fedavg"][0] == pytest.approx(curve(run, "slow-uplink").times, abs=1e-6)
+    tab.locator("#rho").fill("5")  # another system: as long as those take who are there
+    assert np.diff(drawn(tab)["fedavg"][0]).max() > 7.0
+
+
+def test_no_deadline_is_none(tmp_path):
+    run, _ = notes(tmp_path, "fedavg")
+    assert tell({"fedavg": [run]})["methods"][0]["deadline"] is None
 
 
 def test_what_does_not_fit_the_users_is_no_collaboration():

@@ -72,7 +72,7 @@ class Account:
     collaboration: Panel | None
     origin: Origin
     parts: tuple[str, ...] = ()  # of the model that are mixed differently, in words
-    late: float = 0.0  # users that miss the deadline in a round, on average
+    late: Floats | None = None  # [T] how many users miss the deadline; None: there is none
 
     @property
     def is_personal(self) -> bool:
@@ -124,7 +124,7 @@ def account(run: Run) -> Account:
             model=configuration["model"],
         ),
         parts=() if (found := run.collaboration) is None else tuple(map(str, found.parts)),
-        late=float(run.checkpoint.missed.double().sum(1).mean()),
+        late=None if (late := run.checkpoint.late) is None else late.double().sum(1).numpy(),
     )
 
 

@@ -23,7 +23,7 @@ from ucfl.report.palette import GROUPS, styles
 from ucfl.runs import Run, find_runs
 from ucfl.runs.folder import chosen_round, deviation
 from ucfl.runs.timing import unequal_rounds
-from ucfl.wireless import SYSTEMS, Traffic
+from ucfl.wireless import SYSTEMS, Traffic, WirelessSystem, find
 
 Floats = NDArray[np.float64]
 
@@ -118,6 +118,7 @@ def _method(label: str, accounts: Sequence[Account]) -> dict[str, Any]:
         "rounds": rounds,
         "start": start.tolist(),
         "traffic": _run_lengths(traffic),
+        "deadline": _deadline(accounts, rounds),
         "mean": means.mean(0).tolist(),
         "deviation": _rounded(deviation(means)),
         "low": None if low is None else _rounded(low),
@@ -127,6 +128,17 @@ def _method(label: str, accounts: Sequence[Account]) -> dict[str, Any]:
         "final": _summary(means[:, -1], worsts[:, -1]),
         "best": _summary(means[picked], worsts[picked]),
     }
+
+
+def _deadline(accounts: Sequence[Account], rounds: int) -> dict[str, Any] | None:
+    """The deadline on one of the paper's systems, and the share of seeds that waited for it."""
+    time, name = accounts[0].scenario.deadline, accounts[0].scenario.system
+    late = [one.late[:rounds] > 0 for one in accounts if one.late is not None]
+    system = None if name is None else find(name)
+    if time is None or not isinstance(system, WirelessSystem) or not late:
+        return None
+    shares = np.asarray(late, dtype=np.float64).mean(axis=0)
+    return {"time": time, "system": asdict(system), "late": _rounded(shares)}
 
 
 def _populations(accounts: Sequence[Account]) -> list[dict[str, Any]]:
@@ -211,12 +223,11 @@ def _notes(story: Story, accounts: dict[str, list[Account]]) -> list[str]:
             )
         if parts := "; ".join(found[0].parts):
             notes.append(f"{label} mixes the model by parts: {parts}.")
-        if (limit := found[0].scenario.deadline) is not None:
-            late = np.mean([one.late for one in found])
+        if late := [one.late.mean() for one in found if one.late is not None]:
             notes.append(
-                f"{label} has {late:.1f} users in a round, on average, that miss the deadline of "
-                f"{limit:g} in {found[0].scenario.system}. Times here are without it; ucfl plan "
-                "and ucfl figure have them with it, for that system."
+                f"{label} has {np.mean(late):.1f} users in a round, on average, that miss the "
+                f"deadline of {found[0].scenario.deadline:g} in {found[0].scenario.system}; there, "
+                "a round lasts as long as that at most."
             )
         if missing := [seed for seed in seeds if seed not in {one.seed for one in found}]:
             notes.append(f"{label} lacks seed {', '.join(map(str, missing))}.")
