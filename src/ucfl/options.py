@@ -31,6 +31,8 @@ Passes = Annotated[int, Field(ge=1, le=10_000)]
 Copies = Annotated[int, Field(ge=1, le=1_000)]
 #: n_k of eq. 9: a share of the user's data if below 1, else a count.
 VarianceBatch = Annotated[float, Field(gt=0, le=1_000_000_000)]
+#: A part of the model, or several: ``head``, ``normalisation+conv1``.
+PartName = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 def split(text: str, kind: str, known: Mapping[str, Any]) -> tuple[str, dict[str, str]]:

@@ -147,7 +147,7 @@ def test_when_nothing_is_gained_the_body_is_shared_on_trial_and_stays_if_that_ga
     fed, states = phases([0.5, 0.6, 0.6, 0.6, 0.5, 0.7], monkeypatch)
     told = [state["phase"] for state in states[1:]]
     assert told == ["apart", "apart", "apart", "trial", "trial", "shared"]
-    head = fed.rows.head
+    head = fed.part("head").mask
     assert 0 < int(head.sum()) < fed.rows.size
     theta = states[-1]["theta"]
     assert torch.equal(theta[:, ~head], theta[:1, ~head].expand(fed.m, -1))
@@ -156,6 +156,10 @@ def test_when_nothing_is_gained_the_body_is_shared_on_trial_and_stays_if_that_ga
     streams = len(states[-1]["rules"])
     traffic = find("adaptive-user-centric").traffic(fed, states[-1])
     assert traffic.down == pytest.approx(share + streams * (1 - share))
+    assert traffic.up == 1
+    audience = find("adaptive-user-centric").audience(states[-1])
+    assert audience.fits(traffic.down)
+    assert [part for part, _ in audience.parts] == pytest.approx([share, 1 - share])
 
 
 def test_a_trial_that_gains_nothing_gives_the_best_models_back(impatient, monkeypatch):

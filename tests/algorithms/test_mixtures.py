@@ -170,7 +170,7 @@ def test_fedem_tells_apart_two_opposite_tasks():
 def test_fedmoe_shares_experts_and_keeps_gates(users, fed):
     algorithm, state = after("fedmoe:experts=2", fed, 2)
     mixture = algorithm.federation(fed)
-    gate = mixture.rows.where("gate.")
+    gate = mixture.part("gate").mask
     theta = algorithm.models(state)
     assert gate.sum() == 36 * 2 + 2
     assert torch.equal(theta[0, ~gate], theta[2, ~gate])

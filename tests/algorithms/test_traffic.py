@@ -9,6 +9,7 @@ tested too: with the wires cut, nobody's model depends on anybody else's data.
 import dataclasses
 
 import pytest
+import torch
 
 import ucfl
 from conftest import close, make_federation, make_users
@@ -19,6 +20,8 @@ from ucfl.federation.model import LocalModel
 
 pytestmark = pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")
 every_algorithm = pytest.mark.parametrize("name", REGISTRY)
+#: All of them, and one whose personal part is scattered over the model.
+with_parts = pytest.mark.parametrize("name", [*REGISTRY, "fedper:personal=1+5"])
 
 
 class Meter:
@@ -88,16 +91,21 @@ class Meter:
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.4])
-@every_algorithm
+@with_parts
 def test_declared_traffic_is_counted_traffic_in_a_real_run(
     name, participation, monkeypatch, tmp_path
 ):
     users, rounds = 8, 5
     scenario = ucfl.Scenario(
-        users=users, rounds=rounds, model="logistic", groups=2, participation=participation
+        users=users,
+        points=400,
+        rounds=rounds,
+        model="mlp",
+        groups=2,
+        participation=participation,
     )
     fed = ucfl.runs.federation(scenario)
-    meter = Meter(monkeypatch, REGISTRY[name], type(fed.module(fed.initial()[0])))
+    meter = Meter(monkeypatch, type(find(name)), type(fed.module(fed.initial()[0])))
     counted = []
     run = ucfl.run(
         scenario,
@@ -119,10 +127,22 @@ def test_declared_traffic_is_counted_traffic_in_a_real_run(
     sent, cohorts = run.checkpoint.traffic.tolist(), run.checkpoint.cohorts
     for (down, up, worked), row, there in zip(counted, sent, cohorts, strict=True):
         declared, here = ucfl.wireless.Traffic(*row), fed.among(there)
-        assert down == declared.down_bytes(run.model_bytes)
-        assert up == declared.up_bytes(run.model_bytes, int(there.sum()))
+        assert down == pytest.approx(declared.down_bytes(run.model_bytes), rel=1e-12)
+        assert up == pytest.approx(declared.up_bytes(run.model_bytes, int(there.sum())), rel=1e-12)
         assert worked == pytest.approx(declared.work * here.examples(fed.training), rel=1e-6)
     assert int(cohorts[0].sum()) == round(participation * users)
+
+
+@pytest.mark.parametrize("personal", ["head", "body", "1+5"])
+def test_what_stays_with_its_user_is_not_metered(personal, monkeypatch, unequal_users):
+    fed, algorithm = make_federation(unequal_users), find(f"fedper:personal={personal}")
+    meter = Meter(monkeypatch, type(algorithm), type(fed.module(fed.initial()[0])))
+    state = algorithm.round(fed, algorithm.start(fed), 1)
+    shared = fed.rows.size - fed.part(personal).count
+    assert meter.read()[:2] == (8 * shared, 8 * shared * fed.m)
+    there = fed.among(torch.tensor([True, False, True, False, False]))
+    algorithm.round(there, state, 2)
+    assert meter.read()[:2] == (8 * shared, 8 * shared * 2)
 
 
 def test_bytes_follow_the_precision(unequal_users):

@@ -105,6 +105,6 @@ def test_the_components_of_a_mixture_share_a_frozen_body():
     model[1].requires_grad_(False)
     fed = Federation(make_users([8, 8]), model, training=LocalTraining(batch=8))
     rows = torch.stack([reinitialised(fed, k) for k in (1, 2)])
-    frozen = fed.rows.where("1.")
+    frozen = fed.part("1").mask
     assert torch.equal(rows[:, frozen], fed.initial()[:, frozen])
     assert not torch.equal(rows[0], rows[1])

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from runs.test_runs import ucfl_command, write_users
 from ucfl import distributed
 from ucfl.algorithms import REGISTRY, find
+from ucfl.collaboration import Mixing
 from ucfl.runs import Run
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
@@ -37,15 +38,22 @@ def in_two_processes(*arguments):
     )
 
 
-@pytest.mark.parametrize("participation", ["1.0", "1 user"])
-def test_two_processes_give_the_results_of_one(participation, data, tmp_path):
-    """Histories, and every user's model to 1e-5; printed once; three algorithms in one go.
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        (["participation=1.0"], "fedavg,user-centric:streams=2,scaffold,fedper"),
+        (["participation=1 user"], "fedavg,user-centric:streams=2,scaffold,fedper"),
+        (["deadline=7.5", "system=slow-uplink"], "user-centric:streams=2,fedper"),
+        (["deadline=1.05", "system=urban-macro"], "user-centric:streams=2,fedper"),
+    ],
+)
+def test_two_processes_give_the_results_of_one(settings, names, data, tmp_path):
+    """Histories, and every user's model to 1e-5; printed once; several algorithms in one go.
 
     With one user a round, one of the processes has none.
     """
-    names = "fedavg,user-centric:streams=2,scaffold"
     options = ["compare", data, "--model", "mlp", "--rounds", 3, "--algorithms", names, "--json"]
-    options += ["--set", f"participation={participation}"]
+    options += [word for setting in settings for word in ("--set", setting)]
     two = in_two_processes(*options, "--out", tmp_path / "two")
     assert two.returncode == 0, two.stderr
     json.loads(two.stdout)  # one object, from the first process alone
@@ -72,6 +80,9 @@ def test_two_processes_give_the_results_of_one(participation, data, tmp_path):
         for user in shared.names:  # also those of the second process
             pair = [run.model(user).state_dict() for run in (shared, alone)]
             assert all(torch.allclose(pair[0][key], pair[1][key], atol=1e-5) for key in pair[0])
+        assert torch.equal(shared.checkpoint.cohorts, alone.checkpoint.cohorts)
+        assert torch.equal(shared.checkpoint.missed, alone.checkpoint.missed)
+        assert alone.checkpoint.missed.any() == ("deadline" in settings[0])
 
 
 def test_a_run_is_whole_for_every_process_when_it_is_done(data, tmp_path):
@@ -91,6 +102,12 @@ def test_a_method_that_needs_all_models_says_so(data, tmp_path):
     assert done.stderr.count("looks at all users' models at once") == 1
 
 
+def layered(fed):
+    """The body averaged over everyone, the head inside each group; a layer stays with its user."""
+    everyone, groups = Mixing.average(fed.sizes), Mixing.within(fed.sizes, fed.groups)
+    return Mixing.by_part({fed.part("body") - fed.part("3"): everyone, fed.part("head"): groups})
+
+
 #: Run in two processes: which tensors a round exchanges, and what it leaves in Θ.
 EXCHANGE = """
 import sys, torch, torch.distributed as dist, weakref
@@ -99,6 +116,7 @@ from conftest import make_federation, make_users
 from ucfl.algorithms import find
 from ucfl import distributed
 from ucfl.runs.building import my_users
+from runs.test_processes import layered
 
 import warnings; warnings.simplefilter("ignore")
 distributed.join()
@@ -117,6 +135,13 @@ for name in {names!r}:
     theta = distributed.gathered(algorithm.models(state))
     if distributed.is_first():
         torch.save((theta, list(sent), fed.rows.size), {folder!r} + "/" + name + ".pt")
+for there in ([1, 1, 1, 1, 1], [1, 0, 1, 0, 0], [0, 0, 0, 0, 1]):
+    mine = torch.tensor(there, dtype=torch.bool)[distributed.mine(fed.m, fed.device)]
+    mixing, sent[:] = layered(fed).among(mine), []
+    theta = distributed.gathered(mixing @ fed.train(fed.initial(), 1))
+    exchanged, down = sum(sent), mixing.sent
+    if distributed.is_first():
+        torch.save((theta, exchanged, down), {folder!r} + "/parts" + str(sum(there)) + ".pt")
 group = weakref.ref(dist.group.WORLD)
 distributed.leave()
 assert group() is None, "a group that is still there may abort the process at its end"
@@ -152,7 +177,16 @@ def test_every_sharded_method_agrees_and_exchanges_streams_only(tmp_path, monkey
         for t in (1, 2):
             state = algorithm.round(fed, state, t)
         assert torch.allclose(algorithm.models(state), theta, atol=1e-10), name
-        assert sum(sent) == algorithm.traffic(fed, state).down * size, name
+        assert sum(sent) == pytest.approx(algorithm.traffic(fed, state).down * size), name
+    for there in ([1, 1, 1, 1, 1], [1, 0, 1, 0, 0], [0, 0, 0, 0, 1]):
+        theta, sent, down = torch.load(tmp_path / f"parts{sum(there)}.pt")
+        fed = make_federation(users)
+        present = torch.tensor(there, dtype=torch.bool, device=fed.device)
+        mixing = layered(fed).among(present)
+        assert torch.allclose(mixing @ fed.train(fed.initial(), 1), theta, atol=1e-12)
+        assert down == mixing.sent
+        # Partial sums of every stream, heard or not; what stays is never exchanged.
+        assert sent == (fed.part("body") - fed.part("3")).count + 2 * fed.part("head").count
 
 
 def joined(monkeypatch):

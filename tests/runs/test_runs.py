@@ -26,9 +26,9 @@ from ucfl.wireless import Traffic
 QUICK = Scenario(name="quick", model="logistic", lr=0.05, batch=8, rounds=4)
 
 
-def quick(out, algorithm="fedavg", **options):
+def quick(out, algorithm="fedavg", scenario=QUICK, **options):
     users = make_users([20, 8, 13], groups=[0, 0, 1])
-    return ucfl.run(QUICK, algorithm, **{"out": out, "users": users, **options})
+    return ucfl.run(scenario, algorithm, **{"out": out, "users": users, **options})
 
 
 def write_users(folder, users=6, points=40, pixels=12):
@@ -91,7 +91,8 @@ def test_another_chunk_same_results(tmp_path):
 @pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")  # these users are alike
 @pytest.mark.parametrize("algorithm", ucfl.algorithms.REGISTRY)
 def test_stopped_anywhere_and_resumed_is_uninterrupted(tmp_path, algorithm):
-    expected = quick(tmp_path / "whole", algorithm)
+    layered = QUICK.change({"model": "mlp"})  # FedPer needs a body
+    expected = quick(tmp_path / "whole", algorithm, layered)
     for stop in (1, 3):
 
         def interrupt(progress, stop=stop):
@@ -100,10 +101,10 @@ def test_stopped_anywhere_and_resumed_is_uninterrupted(tmp_path, algorithm):
 
         folder = tmp_path / f"stopped-{stop}"
         with pytest.raises(Stopped):
-            quick(folder, algorithm, on_round=interrupt)
+            quick(folder, algorithm, layered, on_round=interrupt)
         with pytest.raises(UcflError, match="--resume"):
-            quick(folder, algorithm)
-        resumed = quick(folder, algorithm, resume=True)
+            quick(folder, algorithm, layered)
+        resumed = quick(folder, algorithm, layered, resume=True)
         pd.testing.assert_frame_equal(resumed.history, expected.history, check_exact=True)
 
 

@@ -69,7 +69,7 @@ def test_a_cell_broadcasts_to_groups_at_the_pace_of_their_slowest(runs):
     assert step == pytest.approx(cell.round_time(run.traffic, 8, run.audience))
     assert step[0] < cell.round_time(run.traffic, 8)
     oracle = runs["oracle"][0]
-    assert oracle.audience.tolist() == oracle.checkpoint.state["labels"].tolist()
+    assert oracle.audience.labels.tolist() == oracle.checkpoint.state["labels"].tolist()
     assert runs["fedavg"][0].audience is None
 
 

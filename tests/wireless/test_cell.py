@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ucfl.errors import UcflError
-from ucfl.wireless import SITES, RadioCell, Traffic, find
+from ucfl.wireless import SITES, Audience, RadioCell, Traffic, find
 
 MEGABIT = 125_000  # bytes
 
@@ -30,6 +30,24 @@ def test_rates_and_times_by_hand():
     assert c.downlink(2, 3) == pytest.approx(2)  # everyone listens to both
     assert c.uplink(1, 3) == pytest.approx(1 + 0.5 + 0.25)
     assert c.uplink(2, 3) == pytest.approx(2 * (1 + 0.5 + 0.25))
+
+
+def test_every_part_of_the_model_has_streams_and_listeners_of_its_own():
+    """The body goes to everyone, at the pace of the slowest; heads go to groups, at theirs."""
+    ratios = [db(1), db(3), db(15)]  # a model takes 1, 1/2, 1/4 s
+    c = cell(ratios, ratios)
+    layered = Audience(((0.96, np.array([0, 0, 0])), (0.04, np.array([0, 1, 1]))))
+    expected = 0.96 * 1 + 0.04 * (1 + 0.5)
+    assert c.downlink(0.96 + 2 * 0.04, 3, layered) == pytest.approx(expected)
+    assert c.downlink(2, 3, layered) == pytest.approx(2)  # not its models: everyone hears all
+    assert c.downlink(0.96, 3) == pytest.approx(0.96)  # what stays with users is not sent
+    there = np.array([[True, True, True], [True, False, True], [False, False, True]])
+    rounds = np.array([[0.96 + 3 * 0.04, 0, 0], [1.04, 0, 0], [1.0, 0, 0]])
+    own = Audience(((0.96, np.array([0, 0, 0])), (0.04, np.array([1, 0, 2]))))
+    times = c.elapsed(Traffic(0, 0, 0), rounds, 3, own, present=there)
+    assert np.diff(times) == pytest.approx([0.96 + 0.04 * 1.75, 0.96 + 0.04 * 1.25, 0.25])
+    assert layered.labels is None
+    assert Audience.of(np.array([0, 1, 1])).labels.tolist() == [0, 1, 1]
 
 
 def test_ofdma_concentrates_power_in_a_part_of_the_band():

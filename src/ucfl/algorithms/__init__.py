@@ -9,6 +9,7 @@ from ucfl.algorithms.fedavg_finetune import FedAvgFinetune
 from ucfl.algorithms.fedem import FedEM
 from ucfl.algorithms.fedfomo import FedFomo
 from ucfl.algorithms.fedmoe import FedMoE
+from ucfl.algorithms.fedper import FedPer
 from ucfl.algorithms.fedprox import FedProx
 from ucfl.algorithms.fl_hc import FLHC
 from ucfl.algorithms.local import Local
@@ -35,6 +36,7 @@ REGISTRY: dict[str, type[Algorithm]] = {
         FedFomo,
         FedEM,
         FedMoE,
+        FedPer,
         FLHC,
         FedAvgFinetune,
         AdaptiveUserCentric,

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from ucfl.algorithms.algorithm import Algorithm, State, tensor
 from ucfl.collaboration import (
     Collaboration,
     Diagnosis,
+    MixedPart,
     Mixing,
     choose_streams,
     gradient_distances,
@@ -23,7 +25,7 @@ from ucfl.collaboration.candidates import NAMES, candidate, common_choice, kerne
 from ucfl.collaboration.streams import MOST_STREAMS
 from ucfl.federation import Federation, draws
 from ucfl.options import NotNegative, PositiveShare
-from ucfl.wireless import Traffic
+from ucfl.wireless import Audience, Traffic
 
 #: Rounds in which candidates are tried; close together first, since models part early.
 CALIBRATIONS = (3, 6, 10, 15, 25, 40, 60)
@@ -91,27 +93,27 @@ class AdaptiveUserCentric(Algorithm):
             "since": 0,
             "best_theta": theta,
             "down": 0.0,
+            "head": 0.0,
             "evaluated": 0.0,
             "spread": apart,
             "silhouettes": torch.tensor(list(plan.silhouettes.values())),
         }
-        return {**state, **self._settled(fed, state)}
+        state = {**state, **self._settled(fed, state)}
+        return {**state, "down": float(self.mixing(state).sent)}
 
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Train everywhere; try the candidates where it is time to; mix."""
         local = fed.train(tensor(state, "theta"), t)
         trying = fed.m > 1 and t in CALIBRATIONS and int(state["stable"]) < STABLE
-        state = {**state, "evaluated": 0.0}
+        state = {**state, "evaluated": 0.0, "head": 0.0}
         if trying:
             state = self._calibrated(fed, state, local, t)
         mixing = (self._sent(fed, state) if trying else self.mixing(state)).among(fed.present)
         if state["phase"] in ("trial", "shared"):
-            body = ~fed.rows.head.to(fed.device)
-            theta = torch.empty_like(local)
-            theta[:, body] = Mixing.average(fed.sizes).among(fed.present) @ local[:, body]
-            theta[:, ~body] = mixing @ local[:, ~body]
-            share = float(body.double().mean())
-            down = share + mixing.sent * (1 - share)
+            average = Mixing.average(fed.sizes).among(fed.present)
+            layered = Mixing.by_part({fed.part("body"): average, fed.part("head"): mixing})
+            theta, down = layered @ local, layered.sent
+            state = {**state, "head": fed.part("head").share}
         elif bool((tensor(state, "choices") == LOCAL).all()) and not trying:
             theta, down = local, 0.0
         else:
@@ -121,7 +123,7 @@ class AdaptiveUserCentric(Algorithm):
     def _watched(self, fed: Federation, state: State, t: int) -> State:
         """From apart to trial when nothing is gained any more; from there to shared, or back."""
         calibrated = int(state["stable"]) >= STABLE or t >= CALIBRATIONS[-1]
-        if state["phase"] not in ("apart", "trial") or bool(fed.rows.head.all()):
+        if state["phase"] not in ("apart", "trial") or not (~fed.part("head")).count:
             return state
         theta = tensor(state, "theta")
         now = float(fed.metric(theta, "validation").nanmean())
@@ -147,6 +149,14 @@ class AdaptiveUserCentric(Algorithm):
         work = 1 + float(state["evaluated"]) * fed.forward_work("validation")
         return Traffic(down=down, up=1 if down else 0, work=work)
 
+    def audience(self, state: State) -> Audience | None:
+        """A stream for everyone's body, and those of the heads, where the body is shared."""
+        whole, share = super().audience(state), float(state.get("head", 0.0))
+        if whole is None or whole.labels is None or not share:
+            return whole
+        everyone = np.zeros_like(whole.labels)
+        return Audience(((1 - share, everyone), (share, whole.labels)))
+
     def start_traffic(self, fed: Federation, state: State) -> Traffic:
         """As the paper's method: θ⁰ down, a gradient up, one pass over the data."""
         return Traffic(down=1, up=1, work=fed.work(fed.total(fed.sizes)))
@@ -160,11 +170,14 @@ class AdaptiveUserCentric(Algorithm):
         """The mixtures in use, and the plan of streams that they are made from."""
         if "silhouettes" not in state:  # a run of version 0.1
             return None
+        mixing, share = self.mixing(state), float(state.get("head", 0.0))
+        head = MixedPart("head", share, mixing.count, mixing.weights, mixing.labels)
         return Collaboration(
-            self.mixing(state).weights,
+            mixing.weights,
             tensor(state, "streams"),
             tensor(state, "silhouettes"),
             float(state["spread"]),
+            (MixedPart("body", 1 - share, streams=1), head) if share else (),
         )
 
     @staticmethod

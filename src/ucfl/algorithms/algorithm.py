@@ -16,7 +16,7 @@ from ucfl.federation import Architecture, Federation, LocalTraining
 from ucfl.federation.objective import Mixture
 from ucfl.options import check_fields
 from ucfl.users import Split
-from ucfl.wireless import Traffic
+from ucfl.wireless import Audience, Traffic
 
 #: Tensors and plain values by name: all that an algorithm remembers. It is saved as it stands.
 State = Mapping[str, Tensor | float | int | str | bool]
@@ -102,9 +102,9 @@ class Algorithm(ABC):
         """
         return None
 
-    def audience(self, state: State) -> Tensor | None:
-        """[m]: which broadcast each user listens to; None where everyone listens to all."""
-        return tensor(state, "labels") if "labels" in state else None
+    def audience(self, state: State) -> Audience | None:
+        """Which broadcast each user listens to; None where everyone listens to all."""
+        return Audience.of(tensor(state, "labels").cpu().numpy()) if "labels" in state else None
 
     def collaboration(self, state: State) -> Collaboration | None:
         """Who learns from whom, for reports and plans; None for methods that do not measure it."""

@@ -78,10 +78,8 @@ class FedMoE(Algorithm):
         """Train all of it, average the experts."""
         mixture = self.federation(fed)
         local = mixture.train(self.models(state), t)
-        experts = ~mixture.rows.where("gate.").to(fed.device)
-        average = Mixing.average(fed.sizes).among(fed.present)
-        local[:, experts] = average @ local[:, experts]
-        return {"theta": local}
+        experts = Mixing.by_part({~mixture.part("gate"): Mixing.average(fed.sizes)})
+        return {"theta": experts.among(fed.present) @ local}
 
     def model(self, architecture: Architecture, state: State, user: int) -> nn.Module:
         """The experts and the user's own gate."""

@@ -1,7 +1,8 @@
 """Who learns from whom (paper, sec. III-IV): pure array functions."""
 
+from ucfl.collaboration.by_part import MixingByPart
 from ucfl.collaboration.diagnosis import Diagnosis, noise_floor, spread
-from ucfl.collaboration.found import Collaboration
+from ucfl.collaboration.found import Collaboration, MixedPart
 from ucfl.collaboration.mixing import Mixing
 from ucfl.collaboration.sketches import sketch
 from ucfl.collaboration.streams import (
@@ -21,7 +22,9 @@ from ucfl.collaboration.weights import (
 __all__ = [
     "Collaboration",
     "Diagnosis",
+    "MixedPart",
     "Mixing",
+    "MixingByPart",
     "StreamPlan",
     "choose_streams",
     "collaboration_weights",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ucfl import distributed
+from ucfl.collaboration.by_part import MixingByPart
+from ucfl.parts import Part
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,14 @@ class Mixing:
         streams = (chosen[:, None] == everyone).double()
         return cls(streams[:, here], torch.arange(len(chosen), device=sizes.device))
 
+    @staticmethod
+    def by_part(parts: Mapping[Part, Mixing]) -> MixingByPart:
+        """A mixing matrix for each part of the model; columns of no part stay with their user.
+
+        Parts are those of :meth:`Federation.part`: ``Mixing.by_part({fed.part("body"): average})``.
+        """
+        return MixingByPart(parts)
+
     @property
     def weights(self) -> Tensor:
         """W itself, a row per user."""
@@ -84,6 +95,11 @@ class Mixing:
         heard = torch.zeros(self.count, dtype=torch.int64, device=self.labels.device)
         heard = heard.index_add(0, self.labels, self.present.long())
         return int((distributed.summed(heard) > 0).sum())
+
+    @property
+    def uploaded(self) -> float:
+        """What part of a model each user sends: all of it."""
+        return 1.0
 
     def part(self, users: slice) -> Mixing:
         """What concerns some of the users: their columns, their choices."""

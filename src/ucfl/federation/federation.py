@@ -27,6 +27,7 @@ from ucfl.federation.schedule import Batch, Plan
 from ucfl.federation.training import LocalTraining, Pull
 from ucfl.memory import check_fits
 from ucfl.options import check_seed
+from ucfl.parts import Part
 from ucfl.users import Split, Users
 
 
@@ -141,6 +142,10 @@ class Federation:
     def module(self, row: Tensor) -> nn.Module:
         """The model of a row of Θ, to be used outside the federation."""
         return self.rows.module(row, self.model.template).eval()
+
+    def part(self, name: str) -> Part:
+        """The columns of Θ that hold a part of the model: ``head``, ``body``, a layer's name."""
+        return self.rows.part(name)
 
     def among(self, present: Tensor | None, memory: Memory | None = None) -> Federation:
         """The same federation with some users absent, and with what optimisers remember."""

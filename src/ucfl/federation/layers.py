@@ -142,3 +142,17 @@ class KeyedDropout(nn.Module):
         draw = counter_hash(key, self._salt, place).view(*drawn, *[1] * (x.dim() - len(drawn)))
         keep = draw >= int(self.p * 2**32)
         return x * keep / (1 - self.p)
+
+
+#: Whose parameters and buffers are the part ``normalisation`` of a model.
+NORMALISATIONS = (
+    PaddedBatchNorm,
+    *BATCH_NORMS,
+    nn.SyncBatchNorm,
+    nn.InstanceNorm1d,
+    nn.InstanceNorm2d,
+    nn.InstanceNorm3d,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+)

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ucfl.errors import UcflError
+from ucfl.federation.layers import NORMALISATIONS
+from ucfl.parts import Part
 
 
 class Rows:
@@ -36,6 +38,9 @@ class Rows:
             offset = end
         self.initial = self.flatten(start)
         self._aliases = _aliases(module, start)
+        self._normalisations = {
+            name for name, layer in module.named_modules() if isinstance(layer, NORMALISATIONS)
+        }
         cut = self.trainable
         for name, tensor in self.tensors(self.initial[:cut], self.initial[cut:]).items():
             given = start.get(name, tensor).detach()
@@ -87,19 +92,36 @@ class Rows:
         flat = [torch.view_as_real(t) if t.is_complex() else t for t in map(Tensor.detach, tensors)]
         return torch.cat([tensor.reshape(-1).to(self.dtype) for tensor in flat])
 
-    def where(self, prefix: str) -> Tensor:
-        """[P] mask of the coordinates whose parameter or buffer has a name with this prefix."""
-        mask = torch.zeros(self.size, dtype=torch.bool)
-        for name, start, end, *_ in self._slots:
-            mask[start:end] = name.startswith(prefix)
-        return mask
+    def part(self, name: str) -> Part:
+        """The columns of a part of the model, or of several as ``name+name``.
 
-    @property
-    def head(self) -> Tensor:
-        """[P] mask of the last layer's coordinates; everything where the model is one layer."""
-        last = [name for name, _, end, *_ in self._slots if end <= self.trainable][-1]
-        layer, dot, _ = last.rpartition(".")
-        return self.where(layer + dot)
+        ``head`` is the last layer that has trained parameters, ``body`` everything else,
+        ``normalisation`` the parameters and buffers of normalisation layers; any other name is that
+        of a layer, or of what layers lie in (``features`` for ``features.0``). A dot at the end
+        (``head.``) names a layer that is called by one of those words. A tensor that several layers
+        share belongs to the first of them.
+        """
+        ranges = [each for word in name.split("+") for each in self._ranges(word)]
+        return Part.joined(name, ranges, self.size)
+
+    def _ranges(self, word: str) -> list[tuple[int, int]]:
+        layers = [layer_of(name) for name, *_ in self._slots]
+        trained = [layer_of(name) for name, _, end, *_ in self._slots if end <= self.trainable]
+        words = {
+            "head": {*trained[-1:]},
+            "body": {*layers} - {*trained[-1:]},
+            "normalisation": {*layers} & self._normalisations,
+        }
+        inside = f"{word.removesuffix('.')}."
+        chosen = words.get(word, {layer for layer in layers if f"{layer}.".startswith(inside)})
+        if not chosen:
+            there = ", ".join(word for word, found in words.items() if found)
+            names = [layer for layer in dict.fromkeys(layers) if layer]
+            more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+            layered = f", and the layers {', '.join(names[:20])}{more}" if names else ""
+            raise UcflError(f"the model has no part {word!r}; it has {there}{layered}.")
+        places = zip(layers, self._slots, strict=True)
+        return [(start, end) for layer, (_, start, end, *_) in places if layer in chosen]
 
     def module(self, row: Tensor, template: nn.Module) -> nn.Module:
         """A module of its own with the row's parameters and buffers, for deployment."""
@@ -115,6 +137,12 @@ class Rows:
             for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
                 tensor.copy_(tensors[name])
         return module
+
+
+def layer_of(name: str) -> str:
+    """The layer that a parameter or buffer belongs to, whatever it is parametrised by."""
+    layer, parametrised, _ = name.partition(".parametrizations.")
+    return layer if parametrised else name.rpartition(".")[0]
 
 
 def _aliases(module: nn.Module, names: dict[str, Tensor]) -> dict[str, str]:

@@ -104,7 +104,7 @@ class Result:
             for who, over in (("mean", ACCURACY.mean), ("worst", ACCURACY.worst))
         }
         found = run.collaboration
-        labels, groups = run.audience, about["users"]["groups"]
+        heard, groups = run.audience, about["users"]["groups"]
         return cls(
             cell,
             {
@@ -123,9 +123,9 @@ class Result:
             point.traffic.numpy(),
             100 * history["test_accuracy"][-1],
             100 * history["test_accuracy"][chosen],
-            None if found is None else _array(found.weights),
-            None if found is None else _array(found.silhouettes),
-            labels,
+            None if found is None or found.weights is None else _array(found.weights),
+            None if found is None or found.silhouettes is None else _array(found.silhouettes),
+            None if heard is None else heard.labels,
             None if groups is None else np.asarray(groups),
         )
 

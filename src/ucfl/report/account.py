@@ -75,6 +75,8 @@ class Account:
     origin: Origin
     measure: Measure = ACCURACY
     newcomers: dict[str, dict[str, float]] | None = None
+    parts: tuple[str, ...] = ()  # of the model that are mixed differently, in words
+    late: Floats | None = None  # [T] how many users miss the deadline; None: there is none
 
     @property
     def is_personal(self) -> bool:
@@ -128,6 +130,8 @@ def account(run: Run) -> Account:
             data=configuration["data"],
             model=configuration["model"],
         ),
+        parts=() if (found := run.collaboration) is None else tuple(map(str, found.parts)),
+        late=None if (late := run.checkpoint.late) is None else late.double().sum(1).numpy(),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -28,12 +29,18 @@ def method_of(story: Story, label: str) -> dict[str, Any]:
 def method_curve(method: dict[str, Any], story: Story, system: WirelessSystem) -> Curve:
     """The metric against time of a method: what :func:`ucfl.runs.curve` gives for its runs.
 
-    Times are linear in traffic, so those of the seeds' mean traffic are the mean of their times.
+    Times are linear in traffic, so those of the seeds' mean traffic are the mean of their times. On
+    the system that a deadline is for, a round with late users lasts as long as that.
     """
     users, participants = story["users"], story["participants"]
     rows = np.array([row[1:] for row in method["traffic"] for _ in range(row[0])]).reshape(-1, 3)
     present = np.broadcast_to(np.arange(users) < participants, (len(rows), users))
     times = system.elapsed(Traffic(*method["start"]), rows, users, present=present)
+    limit = method["deadline"]
+    if limit is not None and limit["system"] == asdict(system):
+        late, steps = np.array(limit["late"]), np.diff(times).clip(max=limit["time"])
+        waited = late * limit["time"] + (1 - late) * steps
+        times = np.cumsum([times[0], *waited])
     mean, worst = np.array(method["mean"]), np.array(method["worst"])
     return Curve(times, mean, worst, system.unit, measure_of(story))
 

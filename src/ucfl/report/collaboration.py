@@ -40,7 +40,7 @@ class Panel:
 def collaboration(run: Run) -> Panel | None:
     """What the run's collaboration round found; None for methods without one."""
     found = run.collaboration
-    if found is None:
+    if found is None or found.weights is None or found.silhouettes is None:
         return None
     return measured(
         run.algorithm.label,

@@ -21,6 +21,7 @@ METHODS = {
     "fedfomo": ("#aa4499", "#dd86cf"),
     "fedem": ("#24857a", "#6cd6c8"),
     "fedmoe": ("#8c6d1f", "#d8b863"),
+    "fedper": ("#5d7f2b", "#a9cf6b"),
     "fl-hc": ("#7a2a10", "#e08a6a"),
     "fedavg-finetune": ("#c04f60", "#f08f9d"),
 }

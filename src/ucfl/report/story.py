@@ -24,7 +24,7 @@ from ucfl.runs import Run, find_runs
 from ucfl.runs.arrivals import over_seeds
 from ucfl.runs.folder import deviation
 from ucfl.runs.timing import unequal_rounds
-from ucfl.wireless import SYSTEMS, Traffic
+from ucfl.wireless import SYSTEMS, Traffic, WirelessSystem, find
 
 Floats = NDArray[np.float64]
 
@@ -121,6 +121,7 @@ def _method(label: str, accounts: Sequence[Account]) -> dict[str, Any]:
         "rounds": rounds,
         "start": start.tolist(),
         "traffic": _run_lengths(traffic),
+        "deadline": _deadline(accounts, rounds),
         "mean": means.mean(0).tolist(),
         "deviation": _rounded(deviation(means)),
         "low": None if low is None else _rounded(low),
@@ -131,6 +132,17 @@ def _method(label: str, accounts: Sequence[Account]) -> dict[str, Any]:
         "final": _summary(means[:, -1], worsts[:, -1]),
         "best": _summary(means[picked], worsts[picked]),
     }
+
+
+def _deadline(accounts: Sequence[Account], rounds: int) -> dict[str, Any] | None:
+    """The deadline on one of the paper's systems, and the share of seeds that waited for it."""
+    time, name = accounts[0].scenario.deadline, accounts[0].scenario.system
+    late = [one.late[:rounds] > 0 for one in accounts if one.late is not None]
+    system = None if name is None else find(name)
+    if time is None or not isinstance(system, WirelessSystem) or not late:
+        return None
+    shares = np.asarray(late, dtype=np.float64).mean(axis=0)
+    return {"time": time, "system": asdict(system), "late": _rounded(shares)}
 
 
 def _populations(accounts: Sequence[Account]) -> list[dict[str, Any]]:
@@ -212,6 +224,14 @@ def _notes(story: Story, accounts: dict[str, list[Account]]) -> list[str]:
             notes.append(
                 f"{label} is not finished: {short[0].rounds} of {short[0].scenario.rounds} "
                 f"rounds (seed {short[0].seed})."
+            )
+        if parts := "; ".join(found[0].parts):
+            notes.append(f"{label} mixes the model by parts: {parts}.")
+        if late := [one.late.mean() for one in found if one.late is not None]:
+            notes.append(
+                f"{label} has {np.mean(late):.1f} users in a round, on average, that miss the "
+                f"deadline of {found[0].scenario.deadline:g} in {found[0].scenario.system}; there, "
+                "a round lasts as long as that at most."
             )
         if missing := [seed for seed in seeds if seed not in {one.seed for one in found}]:
             notes.append(f"{label} lacks seed {', '.join(map(str, missing))}.")

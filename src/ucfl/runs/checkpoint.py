@@ -27,7 +27,8 @@ AGAIN = "start the run again with --fresh."
 class Checkpoint:
     """Everything that a run knows after ``round`` rounds.
 
-    ``present`` [round, users] says who took part in which round (None: everyone in all of them);
+    ``present`` [round, users] says who took part in which round (None: everyone in all of them),
+    ``late`` [round, users] who was asked and missed the round's deadline (None: there is none);
     ``dropped`` names the users whose models diverged, with the round from which they are absent.
     ``newcomers`` has the metrics of who comes after the last round, where training is over.
     """
@@ -39,6 +40,7 @@ class Checkpoint:
     traffic: Tensor  # [round, 3]: models down, models up, work, of every round
     dropped: Mapping[int, int] = field(default_factory=dict)
     present: Tensor | None = None
+    late: Tensor | None = None
     newcomers: Mapping[str, Tensor] = field(default_factory=dict)  # metric -> [newcomers]
 
     @property
@@ -48,12 +50,18 @@ class Checkpoint:
         everyone = torch.ones(self.round, users, dtype=torch.bool)
         return everyone if self.present is None else self.present
 
+    @property
+    def missed(self) -> Tensor:
+        """[round, users]: who was asked and missed the deadline in which round."""
+        return torch.zeros_like(self.cohorts) if self.late is None else self.late
+
     def save(self, file: Path) -> None:
         """Write to ``file``, atomically."""
         tensors = {f"history/{k}": v for k, v in self.history.items()}
         tensors["traffic"] = self.traffic
         tensors |= {} if self.present is None else {"present": self.present}
         tensors |= {f"newcomers/{k}": v for k, v in self.newcomers.items()}
+        tensors |= {} if self.late is None else {"late": self.late}
         values: dict[str, Any] = {}
         for name, value in self.state.items():
             if isinstance(value, Tensor):
@@ -105,13 +113,19 @@ class Checkpoint:
                 raise ValueError("its checksum does not fit its contents")
             state = {k[6:]: t.to(device) for k, t in tensors.items() if k.startswith("state/")}
             history = {k[8:]: t for k, t in tensors.items() if k.startswith("history/")}
-            late = {k[10:]: t for k, t in tensors.items() if k.startswith("newcomers/")}
+            newcomers = {k[10:]: t for k, t in tensors.items() if k.startswith("newcomers/")}
             state |= about["values"]
             dropped = {int(user): t for user, t in about.get("dropped", {}).items()}
-            traffic, present = tensors["traffic"], tensors.get("present")
             point = cls(
-                *(about["round"], about["seconds"], state, history),
-                *(traffic, dropped, present, late),
+                round=about["round"],
+                seconds=about["seconds"],
+                state=state,
+                history=history,
+                traffic=tensors["traffic"],
+                dropped=dropped,
+                present=tensors.get("present"),
+                late=tensors.get("late"),
+                newcomers=newcomers,
             )
             point.check()
             return point
@@ -128,8 +142,9 @@ class Checkpoint:
             raise ValueError("its history does not fit its round")
         if tuple(self.traffic.shape) != (self.round, 3):
             raise ValueError("its traffic does not fit its round")
-        if self.present is not None and tuple(self.present.shape) != (self.round, shape[1]):
-            raise ValueError("its cohorts do not fit its round")
+        for who in (self.present, self.late):
+            if who is not None and tuple(who.shape) != (self.round, shape[1]):
+                raise ValueError("its cohorts do not fit its round")
 
 
 def checkpoint_name(rank: int = 0, ranks: int = 1) -> str:

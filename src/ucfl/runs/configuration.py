@@ -54,6 +54,8 @@ class Configuration:
         """
         apart = {"name", "description"}
         apart |= set() if depends_on_rounds(self.scenario.schedule) else {"rounds"}
+        # Where there is none it is not named: folders keep the names that they had.
+        apart |= set() if self.scenario.deadline else {"deadline", "system"}
         fields = self.scenario.model_dump(mode="json", exclude=apart)
         words = {"algorithm": self.algorithm, "seed": self.seed}
         words |= {"data": self.data, "model": self.model}

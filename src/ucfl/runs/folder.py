@@ -33,7 +33,7 @@ from ucfl.runs.history import read_history
 from ucfl.runs.schema import FORMAT, StoredRun, checked, json_digest
 from ucfl.runs.words import in_words
 from ucfl.users import Scenario, Split, Users
-from ucfl.wireless import Traffic
+from ucfl.wireless import Audience, Traffic
 
 if TYPE_CHECKING:
     import pandas as pd  # slow to import, and only looked-at runs need it
@@ -186,21 +186,15 @@ class Run:
         }
 
     @property
-    def audience(self) -> NDArray[np.int64] | None:
+    def audience(self) -> Audience | None:
         """Which of the last round's broadcasts each user listened to; None: to all of them."""
-        labels = self._in_state(self.algorithm.audience)
-        return None if labels is None else labels.numpy()
+        return self._in_state(self.algorithm.audience)
 
     @property
     def collaboration(self) -> Collaboration | None:
-        """Who learns from whom; None for methods that do not measure it."""
+        """Who learns from whom, and which parts are mixed; None for methods that do not say."""
         found = self._in_state(self.algorithm.collaboration)
-        users = self.users
-        if found is not None and (
-            found.weights.shape != (users, users)
-            or (found.labels is not None and found.labels.shape != (users,))
-            or not 1 <= found.silhouettes.numel() <= users
-        ):
+        if found is not None and not found.fits(self.users):
             error = ValueError("its weights do not fit its users")
             raise unreadable(self.folder / CHECKPOINT, error, AGAIN)
         return found

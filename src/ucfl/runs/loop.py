@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
@@ -27,10 +27,12 @@ from ucfl.federation import objective as objective_of
 from ucfl.measure import ACCURACY, Measure
 from ucfl.runs import stopping
 from ucfl.runs.arrivals import welcome
+from ucfl.runs.attendance import Attendance
 from ucfl.runs.building import Engine, adjusted, federation, populated
 from ucfl.runs.checkpoint import Checkpoint, before
 from ucfl.runs.claim import claimed, common_point
 from ucfl.runs.configuration import Configuration, explicit
+from ucfl.runs.deadline import Deadline
 from ucfl.runs.folder import (
     EVALUATED,
     Run,
@@ -188,6 +190,7 @@ def train(
         },
         fed.device,
     )
+    attendance = Attendance(algorithm, fed, users, Deadline.of(scenario, fed, users))
     algorithm.check(fed)
     first = distributed.is_first()
     with ExitStack() as stack:
@@ -209,6 +212,7 @@ def train(
             checkpoint_seconds,
             on_round if first else None,
             on_note if first else None,
+            attendance,
         )
         with stopping.between_rounds():
             loop(point)
@@ -228,6 +232,7 @@ class Loop:
     checkpoint_seconds: float
     on_round: OnRound | None
     on_note: OnNote | None
+    attendance: Attendance
 
     def __call__(self, point: Checkpoint | None) -> None:
         """Train from a checkpoint, or from the start, to the end or until a stop is asked for."""
@@ -277,6 +282,8 @@ class Loop:
         before(checkpoint_file(self.folder)).unlink(missing_ok=True)
         if point.dropped:
             self._note(dropped_in_words(point.dropped, self.users.names))
+        if self.attendance.deadline is not None:
+            self._note(self.attendance.deadline.in_words(point.missed, point.cohorts))
 
     def _describe(self, point: Checkpoint, once: Traffic) -> None:
         """Write what the run is; of a finished one, only what a stop has left undone."""
@@ -297,6 +304,7 @@ class Loop:
             raise Diverged(error.users, self.users.names, error.round) from None
         if text := self.algorithm.describe(state):
             self._note(f"{self.algorithm.label}: {text}")
+        self.attendance.check(state, self.configuration.scenario.rounds)
         point = Checkpoint(0, 0.0, state, {}, torch.zeros(0, 3, dtype=torch.float64))
         return replace(point, history=self._evaluated(point))
 
@@ -315,8 +323,8 @@ class Loop:
         t, dropped, nobody = point.round + 1, dict(point.dropped), False
         while True:
             memory = Memory.of(point.state)
-            present = self._present(t, dropped)
-            fed = self.fed.among(self._mine(present), memory)
+            present, late = self.attendance.of(t, dropped, point.state)
+            fed = self.fed.among(self.attendance.mine(present), memory)
             if present is not None and not bool(present.any()):
                 state, nobody = point.state, True  # a round that changes nothing
                 break
@@ -340,6 +348,7 @@ class Loop:
             None
             if point.present is None and present is None
             else torch.cat([point.cohorts, _everyone(self.users, present)[None]]),
+            None if late is None else torch.cat([point.missed, late[None]]),
         )
         return replace(after, history=self._evaluated(after))
 
@@ -352,21 +361,6 @@ class Loop:
         if found is None:
             self._note(f"{self.algorithm.label} has no model for newcomers.")
         return replace(point, newcomers=found or {})
-
-    def _present(self, t: int, dropped: Mapping[int, int]) -> Tensor | None:
-        """Which of all users take part in round t; None: everyone."""
-        mine = self.algorithm.cohort(self.fed, t)
-        if mine is None and not dropped:
-            return None
-        if mine is not None:
-            mine = distributed.gathered(mine.to(self.fed.device)).cpu()
-        present = _everyone(self.users, mine).clone()
-        present[list(dropped)] = False
-        return present
-
-    def _mine(self, present: Tensor | None) -> Tensor | None:
-        """What of that concerns this process's users."""
-        return None if present is None else present[distributed.mine(self.fed.m, self.fed.device)]
 
     def _evaluated(self, point: Checkpoint) -> dict[str, Tensor]:
         """The history with the metrics of the state's models appended; NaN for who is gone.

@@ -40,7 +40,7 @@ class Question:
         every = [run for each in runs.values() for run in each]
         for run in sorted(every, key=lambda run: not run.algorithm.streams_can_be_chosen):
             found = run.collaboration
-            if found is not None:
+            if found is not None and found.weights is not None:
                 return cls(found.weights.double().numpy(), run.model_bytes, run.seed, runs)
         raise UcflError(
             f"{folder} holds no run of a user-centric method, so nobody has measured W; "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,7 @@ def curve(
             run.audience,
             seed,
             run.checkpoint.cohorts.numpy(),
+            **deadline(system, run),
         )
         for net, run in zip(networks, every, strict=True)
     ]
@@ -92,7 +94,25 @@ def unequal_rounds(rounds: Mapping[str, Sequence[int]]) -> str:
     )
 
 
+class Waiting(TypedDict, total=False):
+    """What a run's deadline says to :meth:`System.elapsed`."""
+
+    deadline: float
+    late: NDArray[np.bool_]
+
+
+def deadline(system: str | System | Site, run: Run) -> Waiting:
+    """The run's deadline, where it was one on this very system, and who missed it."""
+    time, name, late = run.scenario.deadline, run.scenario.system, run.checkpoint.late
+    if time is None or name is None or late is None or _found(system) != wireless.find(name):
+        return {}
+    return {"deadline": time, "late": late.numpy()}
+
+
 def network(system: str | System | Site, run: Run) -> System:
     """The system with the run's users and model in it."""
-    found = wireless.find(system) if isinstance(system, str) else system
-    return found.serving(run.users, run.model_bytes)
+    return _found(system).serving(run.users, run.model_bytes)
+
+
+def _found(system: str | System | Site) -> System | Site:
+    return wireless.find(system) if isinstance(system, str) else system

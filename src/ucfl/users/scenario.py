@@ -131,6 +131,13 @@ class Scenario(BaseModel):
         0.0,
         description="share of the users that training never sees: they come when it is over",
     )
+    deadline: Positive | None = Field(
+        None,
+        description="the longest that a round may take, in the system's unit; late users drop out",
+    )
+    system: str | None = Field(
+        None, description="the network that a deadline is for, as slow-uplink or urban-micro:seed=1"
+    )
     variance_batch: VarianceBatch = Field(
         1 / 3, description="n_k of eq. 9: a share of the user's data if below 1, else a count"
     )
@@ -155,6 +162,11 @@ class Scenario(BaseModel):
             raise ValueError("split 'sizes' needs one size per user")
         if self.rotations and len(self.rotations) != self.groups:
             raise ValueError(f"{len(self.rotations)} rotations do not fit {self.groups} groups")
+        if self.deadline is not None and self.system is None:
+            raise ValueError(
+                "a deadline needs the network whose time it is in, as system = 'slow-uplink' (ucfl "
+                "systems lists them)"
+            )
         if self.groups > self.users:
             raise ValueError(f"{self.groups} groups need at least as many users")
         return self
@@ -199,6 +211,10 @@ class Scenario(BaseModel):
         if self.optimiser not in ("sgd", "nesterov"):
             found["momentum"] = (
                 f"'momentum' has no effect on {self.optimiser}, which has its own; leave it out."
+            )
+        if self.deadline is None:
+            found["system"] = (
+                "'system' has no effect without a deadline; leave it out, or set a deadline."
             )
         if is_folder(self.dataset):
             there = len(list(Path(self.dataset).glob("*.npz")))

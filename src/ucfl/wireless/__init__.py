@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from ucfl.options import split, typed
+from ucfl.wireless.audience import Audience
 from ucfl.wireless.cell import SITES, RadioCell, Site
 from ucfl.wireless.planner import Option, Plan, plan
 from ucfl.wireless.system import SYSTEMS, System, WirelessSystem
@@ -25,6 +26,7 @@ def find(text: str) -> WirelessSystem | Site:
 __all__ = [
     "SITES",
     "SYSTEMS",
+    "Audience",
     "Option",
     "Plan",
     "RadioCell",

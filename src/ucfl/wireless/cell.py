@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucfl.errors import UcflError
+from ucfl.wireless.audience import Audience, Labels
 from ucfl.wireless.checks import check_not_negative, check_positive
-from ucfl.wireless.system import Labels, System
+from ucfl.wireless.system import System
 from ucfl.wireless.traffic import Traffic
 
 Floats = NDArray[np.float64]
@@ -79,27 +80,36 @@ class RadioCell(System):
         m = len(self.snr_up_db)
         return self.bandwidth / m * self._efficiency(self.snr_up_db + 10 * math.log10(m))
 
-    def downlink(self, models: float, users: int, labels: Labels | None = None) -> float:
-        """Σ over streams of bits / (the slowest listener's rate).
+    def downlink(
+        self, models: float, users: int, audience: Audience | Labels | None = None
+    ) -> float:
+        """Σ over parts and their streams of bits / (the slowest listener's rate).
 
-        Without ``labels``, or where they name another number of streams, everyone listens to all.
+        Without an ``audience``, or with that of another number of models, everyone listens to all.
         """
         self._check_users(users)
-        if labels is None or int(labels.max()) + 1 != models:
+        listeners = Audience.of(audience)
+        if listeners is None or not listeners.fits(models):
             return models * self._bits / float(self.down_rates.min())
-        slowest = np.full(int(models), np.inf)
+        return sum(share * self._broadcasts(labels) for share, labels in listeners.parts)
+
+    def _broadcasts(self, labels: Labels) -> float:
+        """Time of one model for each stream."""
+        slowest = np.full(int(labels.max()) + 1, np.inf)
         np.minimum.at(slowest, labels, self.down_rates)
         return float((self._bits / slowest).sum())
 
     def uplink(self, models: float, users: int) -> float:
         """The slowest user's time, or the sum of everyone's turns."""
-        times = self._upload_times(models, users)
+        times = self.upload_times(models, users)
         return float(times.max() if self.uplink_sharing == "ofdma" else times.sum())
 
-    def joules(self, traffic: Traffic, users: int, labels: Labels | None = None) -> float:
+    def joules(
+        self, traffic: Traffic, users: int, audience: Audience | Labels | None = None
+    ) -> float:
         """Base station sending, users sending, users computing; listening and waiting are free."""
-        down = self.base_watts * self.downlink(traffic.down, users, labels)
-        up = self.user_watts * float(self._upload_times(traffic.up, users).sum())
+        down = self.base_watts * self.downlink(traffic.down, users, audience)
+        up = self.user_watts * float(self.upload_times(traffic.up, users).sum())
         each = self.t_min + self.mean_delay
         return down + up + self.computing_watts * traffic.work * users * each
 
@@ -114,9 +124,21 @@ class RadioCell(System):
             self, snr_down_db=self.snr_down_db[present], snr_up_db=self.snr_up_db[present]
         )
 
-    def _upload_times(self, models: float, users: int) -> Floats:
+    def upload_times(self, models: float, users: int) -> Floats:
+        """[m]: how long each user sends ``models`` models, in its part of the band or its turn."""
         self._check_users(users)
         return models * self._bits / self.up_rates
+
+    def _sent(self, ready: Floats, sending: Floats, deadline: float) -> Floats:
+        """At the same time; or in turns, in the order in which users are ready."""
+        if self.uplink_sharing == "ofdma":
+            return ready + sending
+        free, ends = 0.0, np.empty_like(ready)
+        for user in np.argsort(ready, kind="stable"):
+            ends[user] = max(ready[user], free) + sending[user]
+            if ends[user] <= deadline:
+                free = float(ends[user])
+        return ends
 
     def _check_users(self, users: int) -> None:
         if users != len(self.snr_up_db):

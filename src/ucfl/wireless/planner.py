@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ucfl.errors import UcflError
-from ucfl.wireless.system import Labels, System
+from ucfl.wireless.audience import Labels
+from ucfl.wireless.system import System
 from ucfl.wireless.traffic import Traffic
 
 #: c(k, s, T_k / T_1): what k streams are worth (paper, Algorithm 2, with the network's time).

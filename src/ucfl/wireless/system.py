@@ -12,11 +12,11 @@ import scipy
 from numpy.typing import NDArray
 
 from ucfl.errors import UcflError
+from ucfl.wireless.audience import Audience, Labels
 from ucfl.wireless.checks import check_not_negative, check_positive
 from ucfl.wireless.traffic import Traffic
 
-#: Which stream each user listens to: [m] numbers from 0.
-Labels = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 def harmonic(m: int) -> float:
@@ -38,12 +38,18 @@ class System(ABC):
     unit: ClassVar[str]
 
     @abstractmethod
-    def downlink(self, models: float, users: int, labels: Labels | None = None) -> float:
-        """Time to broadcast ``models`` models; ``labels`` says who listens to which of them."""
+    def downlink(
+        self, models: float, users: int, audience: Audience | Labels | None = None
+    ) -> float:
+        """Time to broadcast ``models`` models; ``audience`` says who listens to which of them."""
 
     @abstractmethod
     def uplink(self, models: float, users: int) -> float:
         """Time until every user has sent ``models`` models."""
+
+    def upload_times(self, models: float, users: int) -> Floats:
+        """[m]: how long each user sends ``models`` models; equal where users are alike."""
+        return np.full(users, self.uplink(models, users))
 
     def among(self, present: NDArray[np.bool_]) -> System:
         """The network with some of its users alone: itself, if it tells no user from another."""
@@ -53,7 +59,9 @@ class System(ABC):
         """The network with these users and this model in it: itself, if it takes any."""
         return self
 
-    def joules(self, traffic: Traffic, users: int, labels: Labels | None = None) -> float:
+    def joules(
+        self, traffic: Traffic, users: int, audience: Audience | Labels | None = None
+    ) -> float:
         """Energy of a round; NaN where a system knows no power."""
         return math.nan
 
@@ -71,42 +79,71 @@ class System(ABC):
         self,
         traffic: Traffic,
         users: int,
-        labels: Labels | None = None,
+        audience: Audience | Labels | None = None,
         draw: tuple[int, int] | None = None,
     ) -> float:
         """How long a round lasts: in expectation, or with computing times ``draw`` = (seed, t)."""
         computing = self.computing(users) if draw is None else self.drawn_computing(users, *draw)
-        sending = self.downlink(traffic.down, users, labels) + self.uplink(traffic.up, users)
+        sending = self.downlink(traffic.down, users, audience) + self.uplink(traffic.up, users)
         return sending + traffic.work * computing
+
+    def arrivals(
+        self,
+        traffic: Traffic,
+        computing: Floats,
+        audience: Audience | Labels | None = None,
+        deadline: float = math.inf,
+    ) -> Floats:
+        """[m]: when each user's model arrives, from the beginning of the round.
+
+        ``computing`` [m] is how long each user takes for a unit of work. What cannot arrive by the
+        ``deadline`` is not sent, and keeps nobody waiting.
+        """
+        ready = self.downlink(traffic.down, len(computing), audience) + traffic.work * computing
+        return self._sent(ready, self.upload_times(traffic.up, len(computing)), deadline)
+
+    def _sent(self, ready: Floats, sending: Floats, deadline: float) -> Floats:
+        """When models that are ready at some times have arrived; all are sent at the same time."""
+        return ready + sending
 
     def elapsed(
         self,
         start: Traffic,
         rounds: NDArray[np.float64],
         users: int,
-        labels: Labels | None = None,
+        audience: Audience | Labels | None = None,
         seed: int | None = None,
         present: NDArray[np.bool_] | None = None,
+        deadline: float = math.inf,
+        late: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.float64]:
         """[T + 1] times at which the rounds end; first, the end of what happens before them.
 
         ``rounds`` [T, 3] has each round's models down, models up and work; ``present`` [T, m] says
         who took part (None: everyone). A seed draws the computing times; without one they are the
-        expected ones.
+        expected ones. No round is longer than the ``deadline``, and one with ``late`` [T, m] users
+        is as long.
         """
+        listeners = Audience.of(audience)
 
         def lasts(t: int, traffic: Traffic) -> float:
             draw = None if seed is None else (seed, t)
             if t == 0 or present is None or present[t - 1].all():
-                return self.round_time(traffic, users, labels, draw)
+                return self.round_time(traffic, users, listeners, draw)
             here = present[t - 1]
             if not here.any():
                 return 0.0
-            heard = None if labels is None else np.unique(labels[here], return_inverse=True)[1]
+            heard = None if listeners is None else listeners.among(here)
             return self.among(here).round_time(traffic, int(here.sum()), heard, draw)
 
-        every = [start, *(Traffic(*row) for row in rounds.tolist())]
-        return np.cumsum([lasts(t, traffic) for t, traffic in enumerate(every)])
+        def waited(t: int, traffic: Traffic) -> float:
+            if late is not None and late[t - 1].any():
+                return deadline
+            return min(deadline, lasts(t, traffic))
+
+        every = [Traffic(*row) for row in rounds.tolist()]
+        times = [waited(t, traffic) for t, traffic in enumerate(every, start=1)]
+        return np.cumsum([lasts(0, start), *times])
 
 
 @dataclass(frozen=True)
@@ -125,7 +162,9 @@ class WirelessSystem(System):
         check_positive("rho, the uplink's time over the downlink's,", self.rho)
         check_not_negative(self, "t_min", "mean_delay")
 
-    def downlink(self, models: float, users: int, labels: Labels | None = None) -> float:
+    def downlink(
+        self, models: float, users: int, audience: Audience | Labels | None = None
+    ) -> float:
         """One T_dl for each broadcast, whoever listens."""
         return models
 

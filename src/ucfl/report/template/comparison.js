@@ -265,7 +265,7 @@ function showTimes() {
       {},
       ...race.map(({ method, x, y, reached, time }) => {
         const never = !Number.isFinite(time);
-        const each = roundTime(method.traffic.at(-1).slice(1), system);
+        const each = (x.at(-1) - x[0]) / (x.length - 1);
         return element(
           "tr",
           {

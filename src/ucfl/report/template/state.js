@@ -55,11 +55,22 @@ const computing = (system, m = story.participants) => system.t_min + system.mean
 const roundTime = ([down, up, work], system, m = story.participants) =>
   down + system.rho * up + work * computing(system, m);
 
+// The deadline of a method's rounds, on the system that it is for.
+const deadlineOf = ({ deadline }, system) =>
+  deadline && Object.keys(deadline.system).every((key) => deadline.system[key] === system[key])
+    ? deadline
+    : null;
+
 function times(method, system) {
-  const found = [roundTime(method.start, system, story.users)];
+  const found = [roundTime(method.start, system, story.users)],
+    limit = deadlineOf(method, system);
   for (const [count, ...traffic] of method.traffic) {
     const lasts = roundTime(traffic, system);
-    for (let i = 0; i < count; i++) found.push(found[found.length - 1] + lasts);
+    for (let i = 0; i < count; i++) {
+      const late = limit?.late[found.length - 1] ?? 0;
+      const waited = limit ? late * limit.time + (1 - late) * Math.min(limit.time, lasts) : lasts;
+      found.push(found[found.length - 1] + waited);
+    }
   }
   return found;
 }

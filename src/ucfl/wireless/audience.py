@@ -1,0 +1,48 @@
+"""Who listens to which broadcast, part of the model by part."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Which stream each user listens to: [m] numbers from 0.
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Audience:
+    """For each part of the model that is broadcast: its share of the model, and who hears what.
+
+    Every part has streams of its own, and :data:`Labels` of its own.
+    """
+
+    parts: tuple[tuple[float, Labels], ...]
+
+    @classmethod
+    def of(cls, given: Audience | Labels | None) -> Audience | None:
+        """The audience itself, or that of streams which carry the whole model."""
+        if given is None or isinstance(given, Audience):
+            return given
+        return cls(((1.0, given),))
+
+    @property
+    def labels(self) -> Labels | None:
+        """Each user's stream, where streams carry the whole model."""
+        return self.parts[0][1] if [share for share, _ in self.parts] == [1.0] else None
+
+    def fits(self, models: float) -> bool:
+        """Whether it is the audience of so many models."""
+        heard = sum(share * (int(labels.max()) + 1) for share, labels in self.parts)
+        return math.isclose(heard, models, rel_tol=1e-9)
+
+    def among(self, present: NDArray[np.bool_]) -> Audience:
+        """Some of the users alone; streams that none of them hears are not sent."""
+        return Audience(
+            tuple(
+                (share, np.unique(labels[present], return_inverse=True)[1].astype(np.int64))
+                for share, labels in self.parts
+            )
+        )
