@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -15,6 +12,7 @@ from torch import Tensor, nn
 from ucfl.errors import UcflError, unknown
 from ucfl.federation.draws import counter_hash
 from ucfl.federation.federation import Federation
+from ucfl.imports import load
 
 #: Whose first weights are drawn by He's rule.
 CONVOLUTIONS = (
@@ -173,13 +171,7 @@ def _image(shape: Shape, smallest: int) -> tuple[int, int, int]:
 
 
 def _own_factory(name: str) -> Factory:
-    module_name, colon, attribute = name.partition(":")
-    if not colon:
+    if ":" not in name:
         raise unknown("model", name, MODELS, "Your own goes by 'module:factory'.")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)  # a person's module lies beside them, as with python -m
-    try:
-        factory: Factory = getattr(importlib.import_module(module_name), attribute)
-    except Exception as error:  # whatever the person's module raises while it loads
-        raise UcflError(f"the model {name!r} could not be loaded: {error}.") from error
+    factory: Factory = load(name, "model")
     return factory
