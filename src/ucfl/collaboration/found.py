@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+
+from ucfl.collaboration.streams import MOST_STREAMS, stream_choices
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,3 +23,9 @@ class Collaboration:
     labels: Tensor | None
     silhouettes: Tensor
     spread: float | None = None
+
+    @classmethod
+    def of(cls, weights: Tensor, labels: Tensor | None = None, seed: int = 0) -> Collaboration:
+        """W, with the silhouettes of its rows' clusterings into 1, 2, … streams."""
+        choices = stream_choices(weights, MOST_STREAMS, seed)
+        return cls(weights, labels, torch.tensor([score for score, _ in choices.values()]))

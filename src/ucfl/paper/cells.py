@@ -107,7 +107,7 @@ class Result:
         return cls(
             cell,
             {
-                "hyper_parameters": asdict(run.algorithm),
+                "hyper_parameters": dict(run.algorithm.hyper_parameters),
                 "tested_model": run.algorithm.tested_model,
                 "best_round": chosen,
                 "seconds": round(point.seconds, 2),

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ucfl.algorithms import REGISTRY
 from ucfl.errors import UcflError
 from ucfl.report.collaboration import Panel, collaboration
 from ucfl.runs import Run
@@ -59,6 +58,7 @@ class Account:
     scenario: Scenario
     label: str
     tested_model: str
+    is_personal: bool  # its number of streams can be chosen
     seed: int
     mean: Floats
     worst: Floats
@@ -71,12 +71,6 @@ class Account:
     population: Population
     collaboration: Panel | None
     origin: Origin
-
-    @property
-    def is_personal(self) -> bool:
-        """Whether its number of streams can be chosen."""
-        kind = REGISTRY.get(self.label.partition(":")[0])
-        return kind is not None and kind.streams_can_be_chosen
 
     @property
     def rounds(self) -> int:
@@ -96,6 +90,7 @@ def account(run: Run) -> Account:
         scenario=run.scenario,
         label=run.algorithm.label,
         tested_model=run.algorithm.tested_model,
+        is_personal=run.algorithm.streams_can_be_chosen,
         seed=run.seed,
         mean=np.array([mean(row) for row in test]),
         worst=np.array([worst(row) for row in test]),

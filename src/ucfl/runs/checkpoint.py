@@ -14,7 +14,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ucfl.algorithms import State
+from ucfl.algorithms import Findings, State
+from ucfl.collaboration import Collaboration
 from ucfl.errors import UcflError, UcflWarning, unreadable
 from ucfl.runs.files import write_atomically
 from ucfl.runs.schema import FORMAT, StoredPoint, parts_digest, validated
@@ -28,7 +29,8 @@ class Checkpoint:
     """Everything that a run knows after ``round`` rounds.
 
     ``present`` [round, users] says who took part in which round (None: everyone in all of them);
-    ``dropped`` names the users whose models diverged, with the round from which they are absent.
+    ``dropped`` names the users whose models diverged, with the round from which they are absent;
+    ``findings`` are what the algorithm says of the state (None: not asked, or not yet stored then).
     """
 
     round: int
@@ -38,6 +40,7 @@ class Checkpoint:
     traffic: Tensor  # [round, 3]: models down, models up, work, of every round
     dropped: Mapping[int, int] = field(default_factory=dict)
     present: Tensor | None = None
+    findings: Findings | None = None
 
     @property
     def cohorts(self) -> Tensor:
@@ -51,11 +54,12 @@ class Checkpoint:
         tensors = {f"history/{k}": v for k, v in self.history.items()}
         tensors["traffic"] = self.traffic
         tensors |= {} if self.present is None else {"present": self.present}
+        found, said = _packed(self.findings)
+        tensors |= found
         values: dict[str, Any] = {}
         for name, value in self.state.items():
             if isinstance(value, Tensor):
-                # A copy: safetensors refuses tensors that share memory, and expanded ones do.
-                tensors[f"state/{name}"] = value.detach().to("cpu", copy=True).contiguous()
+                tensors[f"state/{name}"] = _copied(value)
             else:
                 values[name] = value
         about = json.dumps(
@@ -65,6 +69,7 @@ class Checkpoint:
                 "seconds": self.seconds,
                 "values": values,
                 "dropped": {str(user): t for user, t in self.dropped.items()},
+                **said,
             }
         )
         metadata = {"ucfl": about, "sha256": _digest(about, tensors)}
@@ -105,7 +110,9 @@ class Checkpoint:
             state |= about["values"]
             dropped = {int(user): t for user, t in about.get("dropped", {}).items()}
             traffic, present = tensors["traffic"], tensors.get("present")
-            point = cls(about["round"], about["seconds"], state, history, traffic, dropped, present)
+            findings = _unpacked(tensors, about)
+            parts = (state, history, traffic, dropped, present, findings)
+            point = cls(about["round"], about["seconds"], *parts)
             point.check()
             return point
         except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -128,6 +135,39 @@ class Checkpoint:
 def before(file: Path) -> Path:
     """Where the checkpoint before this one is, until a run is finished."""
     return file.with_name(f"{file.stem}-before{file.suffix}")
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """A copy on the CPU: safetensors refuses tensors that share memory, and expanded ones do."""
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def _packed(findings: Findings | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Findings as named tensors, and the rest of them as plain values."""
+    if findings is None:
+        return {}, {}
+    found = findings.collaboration
+    parts = {"audience": findings.audience}
+    if found is not None:
+        parts |= {"weights": found.weights, "labels": found.labels}
+        parts |= {"silhouettes": found.silhouettes}
+    tensors = {f"findings/{name}": _copied(t) for name, t in parts.items() if t is not None}
+    return tensors, {"findings": {"spread": None if found is None else found.spread}}
+
+
+def _unpacked(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> Findings | None:
+    """What :func:`_packed` packed; None where nothing was stored."""
+    if about.get("findings") is None:
+        return None
+    parts = {name[9:]: tensor for name, tensor in tensors.items() if name.startswith("findings/")}
+    if "weights" not in parts:
+        return Findings(parts.get("audience"))
+    weights, silhouettes = parts["weights"], parts["silhouettes"]
+    spread = about["findings"].get("spread")
+    return Findings(
+        parts.get("audience"),
+        Collaboration(weights, parts.get("labels"), silhouettes, spread),
+    )
 
 
 def _digest(about: str, tensors: Mapping[str, Tensor]) -> str:

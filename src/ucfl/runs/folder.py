@@ -6,19 +6,19 @@ import json
 import platform
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
 from ucfl import algorithms, distributed
-from ucfl.algorithms import Algorithm, State
+from ucfl.algorithms import Algorithm, Facts, Findings
 from ucfl.collaboration.found import Collaboration
 from ucfl.errors import UcflError, first_line, unreadable
 from ucfl.federation import Federation
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     import pandas as pd  # slow to import, and only looked-at runs need it
 
 CONFIGURATION, HISTORY, CHECKPOINT = "run.json", "history.parquet", "checkpoint.safetensors"
-Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Run:
 
     folder: Path
     scenario: Scenario
-    algorithm: Algorithm
+    algorithm: Facts
     seed: int
 
     @classmethod
@@ -53,7 +52,7 @@ class Run:
         try:
             # Runs of version 0.1 do not say that they kept every last batch.
             scenario = Scenario.model_validate({"last_batch": "keep", **about["scenario"]})
-            algorithm = algorithms.find(about["algorithm"])
+            algorithm = _facts(about)
         except (ValueError, UcflError) as error:
             raise UcflError(
                 f"{folder} holds a run that this version cannot read ({first_line(error)})."
@@ -64,6 +63,24 @@ class Run:
     def checkpoint(self) -> Checkpoint:
         """The newest checkpoint, on the CPU."""
         return Checkpoint.load(self.folder / CHECKPOINT, torch.device("cpu"))
+
+    def load_algorithm(self) -> Algorithm:
+        """The algorithm itself, whose class must be there: reading a run does not need it."""
+        return algorithms.revived(self.algorithm)
+
+    @cached_property
+    def findings(self) -> Findings:
+        """What the algorithm said of its last state.
+
+        Checkpoints of version 0.1 do not tell, so their algorithms are asked now.
+        """
+        try:
+            found, state = self.checkpoint.findings, self.checkpoint.state
+            found = self.load_algorithm().findings(state) if found is None else found
+            found.check(self.users)
+            return found
+        except (KeyError, TypeError, ValueError, AssertionError, RuntimeError) as error:
+            raise unreadable(self.folder / CHECKPOINT, error, AGAIN) from error
 
     @cached_property
     def history(self) -> pd.DataFrame:
@@ -117,29 +134,13 @@ class Run:
     @property
     def audience(self) -> NDArray[np.int64] | None:
         """Which of the last round's broadcasts each user listened to; None: to all of them."""
-        labels = self._in_state(self.algorithm.audience)
+        labels = self.findings.audience
         return None if labels is None else labels.numpy()
 
     @property
     def collaboration(self) -> Collaboration | None:
         """Who learns from whom; None for methods that do not measure it."""
-        found = self._in_state(self.algorithm.collaboration)
-        users = self.users
-        if found is not None and (
-            found.weights.shape != (users, users)
-            or (found.labels is not None and found.labels.shape != (users,))
-            or not 1 <= found.silhouettes.numel() <= users
-        ):
-            error = ValueError("its weights do not fit its users")
-            raise unreadable(self.folder / CHECKPOINT, error, AGAIN)
-        return found
-
-    def _in_state(self, find: Callable[[State], Found]) -> Found:
-        """What an algorithm finds in its state; one of version 0.1 may lack it, being damaged."""
-        try:
-            return find(self.checkpoint.state)
-        except (KeyError, TypeError, ValueError, AssertionError, RuntimeError) as error:
-            raise unreadable(self.folder / CHECKPOINT, error, AGAIN) from error
+        return self.findings.collaboration
 
     @property
     def start_traffic(self) -> Traffic:
@@ -223,6 +224,12 @@ def read_configuration(folder: Path) -> dict[str, Any]:
         raise unreadable(file, error, AGAIN) from error
 
 
+def _facts(about: Mapping[str, Any]) -> Facts:
+    """What a stored run says of its algorithm; before version 0.2 it said the label alone."""
+    stored = about.get("algorithm_facts")
+    return algorithms.find(about["algorithm"]).facts if stored is None else Facts(**stored)
+
+
 def write_configuration(
     folder: Path,
     configuration: Configuration,
@@ -256,7 +263,8 @@ def write_configuration(
         "format": FORMAT,
         "configuration": configuration.identity(),
         "scenario": configuration.scenario.model_dump(mode="json"),
-        "algorithm": configuration.algorithm,
+        "algorithm": configuration.algorithm.label,
+        "algorithm_facts": asdict(configuration.algorithm),
         "seed": configuration.seed,
         "start_traffic": asdict(start_traffic),
         "users": {

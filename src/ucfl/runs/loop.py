@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ucfl import algorithms, distributed
 from ucfl.algorithms import Algorithm
+from ucfl.algorithms.algorithm import check_state
 from ucfl.errors import Diverged, UcflError
 from ucfl.federation import (
     CohortFunction,
@@ -75,7 +76,7 @@ class Stopped(Exception):  # noqa: N818 (a stop is no error)
 
 def run(
     scenario: str | Scenario,
-    algorithm: str | Algorithm,
+    algorithm: str | Algorithm | type[Algorithm],
     *,
     seed: int = 0,
     rounds: int | None = None,
@@ -110,7 +111,7 @@ def run(
     scenario, users = populated(found, seed, users)
     return train(
         scenario,
-        algorithms.find(algorithm) if isinstance(algorithm, str) else algorithm,
+        algorithms.find(algorithm),
         federation(scenario, seed, users=users, participation=participation, **engine),
         users,
         out=Path(out) if out is not None else None,
@@ -188,7 +189,7 @@ def train(
         )
         with stopping.between_rounds():
             loop(point)
-    return Run(folder, scenario, algorithm, fed.seed)
+    return Run(folder, scenario, configuration.algorithm, fed.seed)
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,11 @@ class Loop:
                 if stop or point.round == rounds:
                     break
                 if due and point.round > kept:
-                    kept = point.round if keep_or_go_on(self.folder, point, device) else kept
+                    kept = (
+                        point.round
+                        if keep_or_go_on(self.folder, self._told(point), device)
+                        else kept
+                    )
                     saved = time.perf_counter()
                 # One assignment: a stop anywhere in a round leaves the round before, whole.
                 point = self._after_a_round(point, began)
@@ -236,11 +241,11 @@ class Loop:
                 if point.round == first:
                     self._note(f"executor: {self.fed.executor}")
             if point.round > kept:
-                keep_anywhere(self.folder, point, device)
+                keep_anywhere(self.folder, self._told(point), device)
         except (KeyboardInterrupt, Diverged) as error:
             # Where one process of several was interrupted, the others are elsewhere.
             if point.round > kept and (distributed.ranks() == 1 or isinstance(error, Diverged)):
-                keep_anywhere(self.folder, point, device)
+                keep_anywhere(self.folder, self._told(point), device)
             if isinstance(error, Diverged):
                 raise
             raise Stopped(self.folder, point.round) from None
@@ -265,11 +270,23 @@ class Loop:
     def _start(self) -> Checkpoint:
         """Round 0: what the algorithm finds out before training."""
         state = self.algorithm.start(self.fed)
+        check_state(self.algorithm.name, state)
         if text := self.algorithm.describe(state):
             self._note(f"{self.algorithm.label}: {text}")
         empty = {metric: torch.zeros(0, len(self.users)) for metric in METRICS}
         point = Checkpoint(0, 0.0, state, empty, torch.zeros(0, 3, dtype=torch.float64))
-        return replace(point, history=self._evaluated(point))
+        return replace(self._told(point), history=self._evaluated(point))
+
+    def _told(self, point: Checkpoint) -> Checkpoint:
+        """The checkpoint with what the algorithm says of its state: readers have no other way."""
+        findings = self.algorithm.findings(point.state)
+        try:
+            findings.check(len(self.users))
+        except ValueError as error:
+            raise UcflError(
+                f"{self.algorithm.name}: what collaboration() gives cannot be reported: {error}."
+            ) from error
+        return replace(point, findings=findings)
 
     def _on_device(self, point: Checkpoint) -> Checkpoint:
         state = {
@@ -293,6 +310,7 @@ class Loop:
                 break
             try:
                 state = self.algorithm.round(fed, point.state, t)
+                check_state(self.algorithm.name, state)
                 state = {**state, **fed.memory.after}
                 break
             except Diverged as error:

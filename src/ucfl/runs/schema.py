@@ -59,6 +59,22 @@ class StoredConfiguration(Stored):
     model: str
 
 
+class StoredFacts(Stored):
+    """Of :class:`ucfl.algorithms.Facts`."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str
+    label: str
+    tested_model: str
+    implementation: str = ""
+    hyper_parameters: dict[str, Any] = {}
+    reference: str = ""
+    cost: str = ""
+    streams_can_be_chosen: bool = False
+    code: str = ""
+
+
 class StoredRun(Stored):
     """``run.json``."""
 
@@ -66,6 +82,7 @@ class StoredRun(Stored):
     configuration: StoredConfiguration
     scenario: dict[str, Any]
     algorithm: str
+    algorithm_facts: StoredFacts | None = None
     seed: Count
     start_traffic: StoredTraffic
     users: StoredUsers
@@ -79,6 +96,12 @@ class StoredRun(Stored):
     probe: list[FiniteFloat] | None = None
 
 
+class StoredFindings(Stored):
+    """The part of :class:`ucfl.algorithms.Findings` that is not tensors."""
+
+    spread: FiniteFloat | None = None
+
+
 class StoredPoint(Stored):
     """The part of a checkpoint that is not tensors."""
 
@@ -87,6 +110,7 @@ class StoredPoint(Stored):
     seconds: Amount
     values: dict[str, bool | int | float | str]
     dropped: dict[str, Count] = {}
+    findings: StoredFindings | None = None
 
 
 class StoredCell(Stored):
