@@ -81,9 +81,9 @@ class Configuration:
 
 
 def explicit(scenario: Scenario) -> Scenario:
-    """The scenario with how its model's first weights are made, which the model may decide."""
-    chosen = scenario.initialisation or default_initialisation(scenario.model)
-    return scenario.change({"initialisation": chosen})
+    """The scenario as it is stored: its model, and how that one's first weights are made."""
+    chosen = scenario.initialisation or default_initialisation(scenario.model_name)
+    return scenario.change({"initialisation": chosen, "model": scenario.model_name})
 
 
 def probe(fed: Federation) -> tuple[float, ...]:

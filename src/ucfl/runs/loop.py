@@ -36,7 +36,7 @@ from ucfl.runs.folder import (
 )
 from ucfl.runs.history import METRICS
 from ucfl.runs.keep import checkpoint_file, complete, keep_anywhere, keep_or_go_on
-from ucfl.users import Scenario, Users
+from ucfl.users import ModelSource, Scenario, Users
 from ucfl.wireless import Traffic
 
 
@@ -85,6 +85,7 @@ def run(
     fresh: bool = False,
     on_divergence: OnDivergence = "drop",
     users: Users | None = None,
+    model: ModelSource | None = None,
     participation: CohortFunction | float | str | None = None,
     checkpoint_seconds: float = 10.0,
     on_round: OnRound | None = None,
@@ -93,10 +94,13 @@ def run(
 ) -> Run:
     """Train one algorithm on one scenario, and keep the run in a folder.
 
-    ``users`` takes the place of the scenario's own users, ``participation`` that of its
-    participation: it may be a function that gives the places of round t's users. The folder is
-    ``out``, or one under ``runs/`` named after the configuration. An unfinished run there is
-    continued with ``resume`` and replaced with ``fresh``; a checkpoint is written every
+    The algorithm is a name, ``module:Class``, a class or an object. ``users`` takes the place of
+    the scenario's own users, ``model`` that of its model (a module, or a function that makes one),
+    ``participation`` that of its participation: it may be a function that gives the places of round
+    t's users.
+
+    The folder is ``out``, or one under ``runs/`` named after the configuration. An unfinished run
+    there is continued with ``resume`` and replaced with ``fresh``; a checkpoint is written every
     ``checkpoint_seconds`` and at the end. Same seed and machine, same numbers, however often it was
     stopped.
 
@@ -105,14 +109,14 @@ def run(
 
     Under ``torchrun`` each process trains its share of the users; the first one writes the run.
     """
-    found = adjusted(scenario, rounds)
-    if isinstance(participation, int | float | str):
-        found, participation = found.change({"participation": participation}), None
+    who = participation if callable(participation) else None
+    share = None if callable(participation) else participation
+    found = adjusted(scenario, rounds=rounds, model=model, participation=share)
     scenario, users = populated(found, seed, users)
     return train(
         scenario,
         algorithms.find(algorithm),
-        federation(scenario, seed, users=users, participation=participation, **engine),
+        federation(scenario, seed, users=users, participation=who, **engine),
         users,
         out=Path(out) if out is not None else None,
         resume=resume,
@@ -141,11 +145,6 @@ def train(
     """The loop itself, on a federation that stands; ``users`` are those of all processes."""
     if resume and fresh:
         raise UcflError("--resume goes on with a run and --fresh replaces it: give one of them.")
-    if distributed.ranks() > 1 and not algorithm.sharded:
-        raise UcflError(
-            f"{algorithm.name} looks at all users' models at once, so its users cannot be shared "
-            "out to processes; run it in one."
-        )
     if scenario.initialisation is None and explicit(scenario).initialisation == "own" and on_note:
         on_note(OWN_WEIGHTS)
     scenario = explicit(scenario)
@@ -165,7 +164,7 @@ def train(
         },
         fed.device,
     )
-    algorithm.check(fed)
+    check_served(algorithm, fed)
     first = distributed.is_first()
     with ExitStack() as stack:
         point = None
@@ -190,6 +189,16 @@ def train(
         with stopping.between_rounds():
             loop(point)
     return Run(folder, scenario, configuration.algorithm, fed.seed)
+
+
+def check_served(algorithm: Algorithm, fed: Federation) -> None:
+    """Raise where an algorithm cannot serve these users, or not in these processes."""
+    if distributed.ranks() > 1 and not algorithm.sharded:
+        raise UcflError(
+            f"{algorithm.name} looks at all users' models at once, so its users cannot be shared "
+            "out to processes; run it in one."
+        )
+    algorithm.check(fed)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,19 @@
 """Where users and their data come from."""
 
+from ucfl.users.given import ModelSource
 from ucfl.users.participation import Participation
 from ucfl.users.population import SPLITS, Examples, Split, Users
 from ucfl.users.scenario import Scenario
 from ucfl.users.scenarios import SCENARIOS, find
 
-__all__ = ["SCENARIOS", "SPLITS", "Examples", "Participation", "Scenario", "Split", "Users", "find"]
+__all__ = [
+    "SCENARIOS",
+    "SPLITS",
+    "Examples",
+    "ModelSource",
+    "Participation",
+    "Scenario",
+    "Split",
+    "Users",
+    "find",
+]

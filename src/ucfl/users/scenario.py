@@ -16,6 +16,7 @@ from pydantic import (
     Field,
     ModelWrapValidatorHandler,
     ValidationError,
+    field_serializer,
     field_validator,
     model_validator,
 )
@@ -34,6 +35,7 @@ from ucfl.options import (
     reason,
 )
 from ucfl.users import datasets, partition, shifts
+from ucfl.users.given import OWN, ModelSource, model_name
 from ucfl.users.participation import Participation
 from ucfl.users.population import HELD_OUT, Pair, Users
 
@@ -50,8 +52,6 @@ BELONGS_TO = {
     "held_out": "test_images",
     "momentum": "optimiser",
 }
-#: Before the source of users that were given by hand.
-OWN = "own users: "
 
 
 class Scenario(BaseModel):
@@ -86,7 +86,9 @@ class Scenario(BaseModel):
     )
     permute_labels: bool = Field(False, description="each group has its own random labels")
 
-    model: str = Field("lenet5", description="lenet5, vgg, mlp, logistic, or module:factory")
+    model: ModelSource = Field(
+        "lenet5", description="lenet5, vgg, mlp, logistic, or module:factory"
+    )
     initialisation: Literal["he-glorot", "own"] | None = Field(
         None,
         description="own keeps what the model's constructor made; if none, own for your own model "
@@ -125,6 +127,17 @@ class Scenario(BaseModel):
         1 / 3, description="n_k of eq. 9: a share of the user's data if below 1, else a count"
     )
 
+    @field_validator("model", mode="before")
+    @classmethod
+    def _makes_a_model(cls, value: Any) -> Any:
+        if not isinstance(value, str) and not callable(value):
+            raise ValueError("a model is a name, a torch.nn.Module, or a function that makes one")
+        return value
+
+    @field_serializer("model", when_used="json")
+    def _in_words(self, model: ModelSource) -> str:
+        return model_name(model)
+
     @field_validator("participation", mode="before")
     @classmethod
     def _participates(cls, value: Any) -> Any:
@@ -162,6 +175,11 @@ class Scenario(BaseModel):
             raise UcflError(
                 f"scenario {name!r}: {where + ': ' if where else ''}{reason(error)}{given}."
             ) from error
+
+    @property
+    def model_name(self) -> str:
+        """The model in words, also where it was given as an object."""
+        return model_name(self.model)
 
     def change(self, fields: Mapping[str, Any]) -> Scenario:
         """The same scenario with some fields changed.
