@@ -148,6 +148,11 @@ class Run:
         return Traffic(**self.about["start_traffic"])
 
 
+def holds_runs(folder: Path) -> bool:
+    """Whether a folder is a run, or has runs in it."""
+    return (folder / CONFIGURATION).exists() or any(folder.glob(f"*/{CONFIGURATION}"))
+
+
 def find_runs(folder: Path) -> dict[str, list[Run]]:
     """The runs in a folder (or the folder itself), by algorithm, in order of their seeds."""
     places = [folder] if (folder / CONFIGURATION).exists() else sorted(folder.iterdir())
@@ -273,6 +278,7 @@ def write_configuration(
             "groups": None if users.groups is None else users.groups.tolist(),
             "label_counts": users.label_counts().tolist(),
             "test_sizes": users.test.sizes.tolist(),
+            "class_names": users.class_names,
         },
         "parameters": fed.rows.size,
         "model_bytes": fed.rows.bytes,

@@ -40,6 +40,7 @@ class StoredUsers(Stored):
     groups: list[Count] | None = None
     label_counts: list[list[Count]] | None = None
     test_sizes: list[Count] | None = None
+    class_names: list[str] | None = None
 
     @model_validator(mode="after")
     def _one_each(self) -> StoredUsers:

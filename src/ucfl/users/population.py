@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,14 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ucfl.arrays import read_npz
 from ucfl.errors import UcflError
 from ucfl.memory import check_fits
+from ucfl.users.conversion import Pair, as_classes, as_pairs
+from ucfl.users.folders import read_folder
 from ucfl.users.partition import hold_out
+from ucfl.users.tables import frame_pairs
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-Pair = tuple[NDArray[Any], NDArray[Any]]
 
 #: Share of a user's data that is kept back where nobody says how much.
 HELD_OUT = 0.2
@@ -89,6 +90,7 @@ class Users:
     names: tuple[str, ...]
     groups: Tensor | None = None
     source: str = "arrays"
+    class_names: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -153,9 +155,9 @@ class Users:
     @classmethod
     def from_arrays(
         cls,
-        train: Sequence[Pair],
-        validation: Sequence[Pair] | None = None,
-        test: Sequence[Pair] | None = None,
+        train: Sequence[Any],
+        validation: Sequence[Any] | None = None,
+        test: Sequence[Any] | None = None,
         *,
         classes: int | None = None,
         groups: Sequence[int] | NDArray[Any] | None = None,
@@ -164,11 +166,12 @@ class Users:
         held_out: float | None = None,
         seed: int = 0,
     ) -> Users:
-        """Users from one (inputs, labels) pair of arrays each.
+        """Users from one (inputs, labels) pair each: arrays, tensors or lists.
 
-        Where neither ``validation`` nor ``test`` is given, a share ``held_out`` (a fifth, if none)
-        of every user's data is kept back and halved into the two (see
-        :func:`ucfl.users.partition.hold_out`).
+        Labels are classes, numbered from 0; texts and other labels become classes in their order,
+        and ``class_names`` says which. Where neither ``validation`` nor ``test`` is given, a share
+        ``held_out`` (a fifth, if none) of every user's data is kept back and halved into the two
+        (see :func:`ucfl.users.partition.hold_out`).
         """
         names = tuple(names) if names is not None else numbered_names(len(train))
         if not train:
@@ -179,9 +182,10 @@ class Users:
         for split, pairs in (("validation", validation), ("test", test)):
             if pairs is not None and len(pairs) != len(train):
                 raise UcflError(f"{len(train)} users have training data but {len(pairs)} {split}.")
-        given: dict[str, Sequence[Pair]] = {"train": train}
-        given |= {"validation": validation} if validation is not None else {}
-        given |= {"test": test} if test is not None else {}
+        every = {"train": train, "validation": validation, "test": test}
+        given, class_names = as_classes(
+            {split: as_pairs(p, names) for split, p in every.items() if p is not None}, names
+        )
         shape, dtype = _common_form(given, names)
         if held_out is not None and len(given) > 1:
             raise UcflError(
@@ -192,13 +196,13 @@ class Users:
             share = HELD_OUT if held_out is None else held_out
             parts = [
                 hold_out(len(y), share, np.random.default_rng([seed, i]))
-                for i, (_, y) in enumerate(train)
+                for i, (_, y) in enumerate(given["train"])
             ]
             given = {
-                split: [_take(pair, part[s]) for pair, part in zip(train, parts, strict=True)]
+                split: [_take(p, part[s]) for p, part in zip(given["train"], parts, strict=True)]
                 for s, split in enumerate(SPLITS)
             }
-        nothing = [(x[:0], y[:0]) for x, y in train]
+        nothing = [(x[:0], y[:0]) for x, y in given["train"]]
         by_split = {split: given.get(split, nothing) for split in SPLITS}
         if classes is None:
             largest, name = max(
@@ -212,7 +216,7 @@ class Users:
                     f"{name} has the label {largest}, but labels are classes, numbered from 0 "
                     f"without gaps, {MOST_CLASSES:,} at most."
                 )
-            classes = max(1 + largest, 1)
+            classes = max(1 + largest, len(class_names or ()), 1)
         elif not 1 <= classes <= MOST_CLASSES:
             raise UcflError(f"classes are 1 to {MOST_CLASSES:,}, not {classes}.")
         for split, pairs in by_split.items():
@@ -231,7 +235,26 @@ class Users:
             names=names,
             groups=None if groups is None else torch.as_tensor(np.asarray(groups)).long(),
             source=source,
+            class_names=class_names,
         )
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        user: str = "user",
+        target: str = "label",
+        inputs: Sequence[str] | None = None,
+        **options: Any,
+    ) -> Users:
+        """Users from a pandas DataFrame: a column names each row's user, another is the target.
+
+        Models see the columns ``inputs``, or all others; further options are those of
+        :meth:`from_arrays`.
+        """
+        pairs, names = frame_pairs(frame, user, target, inputs)
+        return cls.from_arrays(pairs, **{"names": names, "source": "a data frame", **options})
 
     @classmethod
     def from_datasets(cls, datasets: Sequence[Any], **options: Any) -> Users:
@@ -240,52 +263,34 @@ class Users:
         for data in datasets:
             items = [data[i] for i in range(len(data))]
             x = np.stack([np.asarray(item[0]) for item in items]) if items else np.zeros((0,))
-            pairs.append((x, np.array([int(item[1]) for item in items], dtype=np.int64)))
+            pairs.append((x, np.array([_value(item[1]) for item in items])))
         return cls.from_arrays(pairs, **options)
 
     @classmethod
     def from_folder(
-        cls, folder: str | Path, *, held_out: float | None = None, seed: int = 0
+        cls,
+        folder: str | Path,
+        *,
+        target: str | None = None,
+        held_out: float | None = None,
+        seed: int = 0,
     ) -> Users:
-        """Users from a folder with one ``.npz`` file each.
+        """Users from a folder with one ``.npz`` file each, or one ``.csv`` file each.
 
-        A file holds ``x`` and ``y`` (held-out data is then split off), or ``x_train``,
+        A ``.csv`` file has a line of column names; the column ``target`` is to be learnt (if none
+        is given, the one that is called target, label, class or y), the others are the inputs. An
+        ``.npz`` file holds ``x`` and ``y`` (held-out data is then split off), or ``x_train``,
         ``y_train`` and optionally the same for ``validation`` and ``test``; a scalar ``group``
         names the user's true group where one is known.
         """
-        folder = Path(folder)
-        files = sorted(folder.glob("*.npz"))
-        if not files:
-            raise UcflError(f"{folder} holds no .npz file; put one per user there.")
-        loaded = [read_npz(file, "write it again.") for file in files]
-        names = [file.stem for file in files]
-        whole = ["x" in arrays for arrays in loaded]
-        if any(whole) and not all(whole):
-            odd = files[whole.index(not whole[0])].name
-            raise UcflError(f"{odd} is laid out unlike {files[0].name}: use x, y in all or none.")
-        pairs: dict[str, list[Pair]] = {}
-        for split in [""] if all(whole) else SPLITS:
-            x, y = (f"x_{split}", f"y_{split}") if split else ("x", "y")
-            present = [x in arrays and y in arrays for arrays in loaded]
-            if any(present) and not all(present):
-                missing = files[present.index(False)].name
-                raise UcflError(f"{missing} has no {x} and {y}, which other users have; add them.")
-            if all(present):
-                pairs[split or "train"] = [(arrays[x], arrays[y]) for arrays in loaded]
-        if "train" not in pairs:
-            raise UcflError(f"{files[0].name} has neither x and y nor x_train and y_train.")
-        groups = [
-            _group(file, arrays["group"])
-            for file, arrays in zip(files, loaded, strict=True)
-            if "group" in arrays
-        ]
+        found = read_folder(Path(folder), target)
         return cls.from_arrays(
-            pairs["train"],
-            pairs.get("validation"),
-            pairs.get("test"),
-            groups=groups if len(groups) == len(files) else None,
-            names=names,
-            source=f"{len(files)} files of {folder.name}",
+            found.pairs["train"],
+            found.pairs.get("validation"),
+            found.pairs.get("test"),
+            groups=found.groups,
+            names=found.names,
+            source=f"{len(found.names)} files of {Path(folder).name}",
             held_out=held_out,
             seed=seed,
         )
@@ -296,18 +301,17 @@ def numbered_names(count: int) -> tuple[str, ...]:
     return tuple(f"user-{i}" for i in range(count))
 
 
+def _value(label: Any) -> Any:
+    """One of a data set's labels, which may be a tensor of one number."""
+    return label.item() if hasattr(label, "item") else label
+
+
 def _take(pair: Pair, index: NDArray[np.int64]) -> Pair:
     return pair[0][index], pair[1][index]
 
 
-def _group(file: Path, value: NDArray[Any]) -> int:
-    if value.size != 1 or value.dtype.kind not in "iu" or not 0 <= value.item() < 2**31:
-        raise UcflError(f"{file}: a group is one whole number from 0 up; write it again.")
-    return int(value.item())
-
-
 def _common_form(
-    by_split: dict[str, Sequence[Pair]], names: Sequence[str]
+    by_split: Mapping[str, Sequence[Pair]], names: Sequence[str]
 ) -> tuple[tuple[int, ...], torch.dtype]:
     """Check every user's arrays; the shape and type that all of them share."""
     shape: tuple[int, ...] | None = None

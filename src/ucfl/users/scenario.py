@@ -35,9 +35,11 @@ from ucfl.options import (
     reason,
 )
 from ucfl.users import datasets, partition, shifts
+from ucfl.users.conversion import Pair
+from ucfl.users.folders import user_files
 from ucfl.users.given import OWN, ModelSource, model_name
 from ucfl.users.participation import Participation
-from ucfl.users.population import HELD_OUT, Pair, Users
+from ucfl.users.population import HELD_OUT, Users
 
 #: How users are made of a data set, beside their number and groups; a folder's are there already.
 HOW_A_DATA_SET_IS_SPLIT = (
@@ -66,7 +68,9 @@ class Scenario(BaseModel):
     name: str = "custom"
     description: str = ""
 
-    dataset: str = Field("mnist5k", description="mnist5k, emnist, cifar10, or a folder of .npz")
+    dataset: str = Field(
+        "mnist5k", description="mnist5k, emnist, cifar10, or a folder of .npz or .csv"
+    )
     users: Annotated[int, Field(le=1_000_000)] = Field(20, ge=1, description="number of users m")
     points: Count | None = Field(None, description="examples drawn from the data set in all")
     split: Literal["iid", "dirichlet", "sizes"] = Field("iid", description="who gets which")
@@ -209,7 +213,7 @@ class Scenario(BaseModel):
                 f"'momentum' has no effect on {self.optimiser}, which has its own; leave it out."
             )
         if is_folder(self.dataset):
-            there = len(list(Path(self.dataset).glob("*.npz")))
+            there = len(user_files(Path(self.dataset)))
             for field in ("users", *HOW_A_DATA_SET_IS_SPLIT):
                 if field != "users" or self.users != there:
                     found[field] = (
