@@ -2,7 +2,7 @@
 
 from ucfl.errors import UcflError, UcflWarning
 from ucfl.federation import Federation, LocalTraining
-from ucfl.runs import Run, compare, run
+from ucfl.runs import RoundInfo, Run, StopRun, compare, run
 from ucfl.users import Scenario, Users
 
 __version__ = "0.2.0.dev0"
@@ -10,8 +10,10 @@ __version__ = "0.2.0.dev0"
 __all__ = [
     "Federation",
     "LocalTraining",
+    "RoundInfo",
     "Run",
     "Scenario",
+    "StopRun",
     "UcflError",
     "UcflWarning",
     "Users",

@@ -71,6 +71,7 @@ class Account:
     population: Population
     collaboration: Panel | None
     origin: Origin
+    stopped: str = ""  # by which callback, before its last round
 
     @property
     def rounds(self) -> int:
@@ -116,6 +117,7 @@ def account(run: Run) -> Account:
             data=configuration["data"],
             model=configuration["model"],
         ),
+        stopped=run.stopped_early,
     )
 
 

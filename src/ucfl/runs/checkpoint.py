@@ -30,7 +30,8 @@ class Checkpoint:
 
     ``present`` [round, users] says who took part in which round (None: everyone in all of them);
     ``dropped`` names the users whose models diverged, with the round from which they are absent;
-    ``findings`` are what the algorithm says of the state (None: not asked, or not yet stored then).
+    ``findings`` are what the algorithm says of the state (None: not asked, or not yet stored then);
+    ``stopped`` says by which callback the run was ended before its last round.
     """
 
     round: int
@@ -41,6 +42,7 @@ class Checkpoint:
     dropped: Mapping[int, int] = field(default_factory=dict)
     present: Tensor | None = None
     findings: Findings | None = None
+    stopped: str = ""
 
     @property
     def cohorts(self) -> Tensor:
@@ -69,6 +71,7 @@ class Checkpoint:
                 "seconds": self.seconds,
                 "values": values,
                 "dropped": {str(user): t for user, t in self.dropped.items()},
+                "stopped": self.stopped,
                 **said,
             }
         )
@@ -111,7 +114,8 @@ class Checkpoint:
             dropped = {int(user): t for user, t in about.get("dropped", {}).items()}
             traffic, present = tensors["traffic"], tensors.get("present")
             findings = _unpacked(tensors, about)
-            parts = (state, history, traffic, dropped, present, findings)
+            stopped = about.get("stopped", "")
+            parts = (state, history, traffic, dropped, present, findings, stopped)
             point = cls(about["round"], about["seconds"], *parts)
             point.check()
             return point

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -165,9 +166,11 @@ def _stored(
             f"the code of {configuration.algorithm.name} is another than that of this run's "
             f"{done} rounds; the next ones follow the new code (--fresh trains all of them so)."
         )
-    if done == rounds and not resume and on_note:
+    if point.stopped and resume:
+        return replace(point, stopped="")
+    if (done == rounds or point.stopped) and not resume and on_note:
         on_note(f"{folder} holds this run already; --fresh trains it again.")
-    if done < rounds and not resume:
+    if done < rounds and not resume and not point.stopped:
         raise UcflError(
             f"{folder} holds this run with {done} of {rounds} rounds; continue it with --resume, "
             f"{instead}"

@@ -15,9 +15,11 @@ from ucfl.algorithms import REGISTRY, Algorithm
 from ucfl.errors import UcflError
 from ucfl.federation import CohortFunction, Federation
 from ucfl.runs.building import Engine, adjusted, federation, populated
+from ucfl.runs.callbacks import Callback
 from ucfl.runs.configuration import Configuration
 from ucfl.runs.folder import Run, deviation
-from ucfl.runs.loop import OnDivergence, OnNote, OnRound, check_served, train
+from ucfl.runs.loop import OnDivergence, OnNote, check_served, train
+from ucfl.runs.progress import OnRound, shown_in_notebook
 from ucfl.users import ModelSource, Scenario, Users
 
 
@@ -78,14 +80,15 @@ def compare(
     resume: bool = False,
     fresh: bool = False,
     on_divergence: OnDivergence = "drop",
+    callbacks: Sequence[Callback] = (),
     on_round: OnRound | None = None,
     on_note: OnNote | None = None,
     **engine: Unpack[Engine],
 ) -> Comparison:
     """Run every algorithm with every seed; each run has its own folder under ``out``.
 
-    Algorithms, ``users``, ``model`` and ``participation`` are as in :func:`ucfl.run`. ``all`` are
-    those of ucfl that can serve the users; which ones cannot is said.
+    Algorithms, ``users``, ``model``, ``participation`` and ``callbacks`` are as in
+    :func:`ucfl.run`. ``all`` are those of ucfl that can serve the users; which cannot is said.
     """
     who = participation if callable(participation) else None
     share = None if callable(participation) else participation
@@ -113,7 +116,8 @@ def compare(
                     resume=resume,
                     fresh=fresh,
                     on_divergence=on_divergence,
-                    on_round=on_round,
+                    callbacks=callbacks,
+                    on_round=shown_in_notebook(on_round),
                     on_note=on_note,
                 )
             )

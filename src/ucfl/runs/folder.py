@@ -132,6 +132,16 @@ class Run:
         return dict(self.checkpoint.dropped)
 
     @property
+    def stopped_early(self) -> str:
+        """By which callback the run was ended before its last round, and why; empty if by none."""
+        return self.checkpoint.stopped
+
+    @property
+    def metrics(self) -> list[str]:
+        """What the history has for every user: accuracies, and what callbacks added."""
+        return list(self.checkpoint.history)
+
+    @property
     def audience(self) -> NDArray[np.int64] | None:
         """Which of the last round's broadcasts each user listened to; None: to all of them."""
         labels = self.findings.audience

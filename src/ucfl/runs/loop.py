@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from ucfl.federation import (
 )
 from ucfl.runs import stopping
 from ucfl.runs.building import Engine, adjusted, federation, populated
+from ucfl.runs.callbacks import Callback, RoundInfo, call, extended
 from ucfl.runs.checkpoint import Checkpoint, before
 from ucfl.runs.claim import claimed, common_point
 from ucfl.runs.configuration import Configuration, explicit
@@ -36,22 +37,10 @@ from ucfl.runs.folder import (
 )
 from ucfl.runs.history import METRICS
 from ucfl.runs.keep import checkpoint_file, complete, keep_anywhere, keep_or_go_on
+from ucfl.runs.progress import OnRound, Progress, shown_in_notebook
 from ucfl.users import ModelSource, Scenario, Users
 from ucfl.wireless import Traffic
 
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands, told after every round."""
-
-    label: str
-    round: int
-    rounds: int
-    mean: float
-    worst: float
-
-
-OnRound = Callable[[Progress], None]
 #: What becomes of a user whose model is no longer finite.
 OnDivergence = Literal["drop", "stop"]
 #: Told in plain words what an algorithm found before its first round.
@@ -88,6 +77,7 @@ def run(
     model: ModelSource | None = None,
     participation: CohortFunction | float | str | None = None,
     checkpoint_seconds: float = 10.0,
+    callbacks: Sequence[Callback] = (),
     on_round: OnRound | None = None,
     on_note: OnNote | None = None,
     **engine: Unpack[Engine],
@@ -103,6 +93,10 @@ def run(
     there is continued with ``resume`` and replaced with ``fresh``; a checkpoint is written every
     ``checkpoint_seconds`` and at the end. Same seed and machine, same numbers, however often it was
     stopped.
+
+    ``callbacks`` are functions of a :class:`~ucfl.runs.RoundInfo`, called after every round: what
+    they return, as a mapping from names to a number or one per user, is added to the history;
+    :class:`ucfl.StopRun` ends the run with that round.
 
     A user whose model becomes NaN or infinite is named, and is absent from that round on (``drop``;
     its accuracies are NaN then), or ends the run (``stop``); the rounds before are kept.
@@ -123,7 +117,8 @@ def run(
         fresh=fresh,
         on_divergence=on_divergence,
         checkpoint_seconds=checkpoint_seconds,
-        on_round=on_round,
+        callbacks=callbacks,
+        on_round=shown_in_notebook(on_round),
         on_note=on_note,
     )
 
@@ -139,10 +134,15 @@ def train(
     fresh: bool = False,
     on_divergence: OnDivergence = "drop",
     checkpoint_seconds: float = 10.0,
+    callbacks: Sequence[Callback] = (),
     on_round: OnRound | None = None,
     on_note: OnNote | None = None,
 ) -> Run:
     """The loop itself, on a federation that stands; ``users`` are those of all processes."""
+    if callbacks and distributed.ranks() > 1:
+        raise UcflError(
+            "callbacks see all users of a run, so they need one process: give none here."
+        )
     if resume and fresh:
         raise UcflError("--resume goes on with a run and --fresh replaces it: give one of them.")
     if scenario.initialisation is None and explicit(scenario).initialisation == "own" and on_note:
@@ -185,6 +185,7 @@ def train(
             checkpoint_seconds,
             on_round if first else None,
             on_note if first else None,
+            tuple(callbacks),
         )
         with stopping.between_rounds():
             loop(point)
@@ -214,6 +215,7 @@ class Loop:
     checkpoint_seconds: float
     on_round: OnRound | None
     on_note: OnNote | None
+    callbacks: tuple[Callback, ...] = ()
 
     def __call__(self, point: Checkpoint | None) -> None:
         """Train from a checkpoint, or from the start, to the end or until a stop is asked for."""
@@ -235,7 +237,7 @@ class Loop:
             while True:
                 due = time.perf_counter() - saved >= self.checkpoint_seconds
                 due, stop = distributed.decided(due, stopping.asked(), device)
-                if stop or point.round == rounds:
+                if stop or point.round == rounds or point.stopped:
                     break
                 if due and point.round > kept:
                     kept = (
@@ -245,7 +247,7 @@ class Loop:
                     )
                     saved = time.perf_counter()
                 # One assignment: a stop anywhere in a round leaves the round before, whole.
-                point = self._after_a_round(point, began)
+                point = self._called_back(point, self._after_a_round(point, began))
                 self._tell(point)
                 if point.round == first:
                     self._note(f"executor: {self.fed.executor}")
@@ -258,7 +260,9 @@ class Loop:
             if isinstance(error, Diverged):
                 raise
             raise Stopped(self.folder, point.round) from None
-        if point.round < rounds:
+        if point.stopped:
+            self._note(f"{self.algorithm.label}: {point.stopped}; --resume goes on.")
+        elif point.round < rounds:
             raise Stopped(self.folder, point.round)
         distributed.barrier()  # the first has stored the last round: the one before may go
         before(checkpoint_file(self.folder)).unlink(missing_ok=True)
@@ -268,7 +272,7 @@ class Loop:
     def _describe(self, point: Checkpoint, once: Traffic) -> None:
         """Write what the run is; of a finished one, only what a stop has left undone."""
         rounds = self.configuration.scenario.rounds
-        finished = point.round == rounds
+        finished = point.round == rounds or bool(point.stopped)
         if not finished or read_configuration(self.folder)["scenario"]["rounds"] != rounds:
             write_configuration(
                 self.folder, self.configuration, self.fed, self.users, once, point.round
@@ -340,6 +344,23 @@ class Loop:
             else torch.cat([point.cohorts, _everyone(self.users, present)[None]]),
         )
         return replace(after, history=self._evaluated(after))
+
+    def _called_back(self, before: Checkpoint, after: Checkpoint) -> Checkpoint:
+        """The round with what callbacks add to its history, or stopped by one of them."""
+        info = RoundInfo(
+            self.algorithm,
+            self.fed,
+            self.folder,
+            after.round,
+            self.configuration.scenario.rounds,
+            after.state,
+            after.history,
+            Traffic(*after.traffic[-1].tolist()),
+            after.seconds,
+        )
+        added, stopped = call(self.callbacks, info)
+        history = extended(before.history, after.history, added)
+        return replace(after, history=history, stopped=stopped)
 
     def _present(self, t: int, dropped: Mapping[int, int]) -> Tensor | None:
         """Which of all users take part in round t; None: everyone."""

@@ -112,6 +112,7 @@ class StoredPoint(Stored):
     values: dict[str, bool | int | float | str]
     dropped: dict[str, Count] = {}
     findings: StoredFindings | None = None
+    stopped: str = ""
 
 
 class StoredCell(Stored):
