@@ -111,9 +111,9 @@ def test_the_components_of_a_mixture_share_a_frozen_body():
 
 
 class Net(nn.Module):
-    def __init__(self, hidden=5):
+    def __init__(self, hidden=5, bias=True):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(4, hidden), nn.Linear(hidden, 2))
+        self.layers = nn.Sequential(nn.Linear(4, hidden, bias), nn.Linear(hidden, 2))
 
     def forward(self, x):
         return self.layers(x)

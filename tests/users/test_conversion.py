@@ -99,9 +99,9 @@ def test_a_data_frame_has_a_column_of_users_and_a_target():
     assert users.class_names == ("no", "yes")
     assert labels(users) == [["yes", "no"], ["no", "no", "yes", "no"]]
     assert users.train.inputs[0, :2].tolist() == torch.tensor([[40, 1.6], [60, 1.8]]).tolist()
-    assert users.train.inputs.dtype == torch.float32  # ages are quantities, not tokens
-    chosen = Users.from_frame(frame(), user="who", target="ill", inputs=["height"])
+    chosen = Users.from_frame(frame(), user="who", target="ill", inputs=["age"])
     assert chosen.input_shape == (1,)
+    assert chosen.train.inputs.dtype == torch.float32  # ages are quantities, not tokens
 
 
 def test_a_table_with_the_habits_of_pandas_is_enough():

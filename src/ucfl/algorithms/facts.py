@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -45,6 +45,17 @@ class Findings:
 
     audience: Tensor | None = None
     collaboration: Collaboration | None = None
+
+    def of_all(self, users: int, gathered: Callable[[Tensor], Tensor]) -> Findings:
+        """The same where processes share the users, and each knows its own users' streams."""
+
+        def every(each: Tensor | None) -> Tensor | None:
+            return each if each is None or len(each) == users else gathered(each)
+
+        found = self.collaboration
+        if found is not None:
+            found = dataclasses.replace(found, labels=every(found.labels))
+        return Findings(every(self.audience), found)
 
     def check(self, users: int) -> None:
         """Raise ValueError unless it fits the number of users."""

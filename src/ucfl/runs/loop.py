@@ -292,7 +292,7 @@ class Loop:
 
     def _told(self, point: Checkpoint) -> Checkpoint:
         """The checkpoint with what the algorithm says of its state: readers have no other way."""
-        findings = self.algorithm.findings(point.state)
+        findings = self.algorithm.findings(point.state).of_all(len(self.users), self.fed.gathered)
         try:
             findings.check(len(self.users))
         except ValueError as error:
