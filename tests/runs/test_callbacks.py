@@ -105,6 +105,12 @@ def test_a_run_that_a_callback_stopped_stays_so_until_it_is_resumed(tmp_path):
     pd.testing.assert_frame_equal(resumed.history, expected, check_exact=True)
 
 
+def test_a_stop_in_the_last_round_is_no_stop(tmp_path):
+    run = quick(tmp_path / "r", rounds=2, callbacks=[stop_after_two])
+    assert run.checkpoint.round == 2
+    assert run.stopped_early == ""
+
+
 def test_the_pages_callbacks(tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "own-algorithm.md").read_text()
     text = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[-1].partition("\nrun = ")[0]

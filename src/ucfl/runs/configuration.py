@@ -37,7 +37,7 @@ class Configuration:
         row = np.ascontiguousarray(fed.rows.initial.cpu().numpy())
         model = hashlib.sha256(row.view(np.uint8).data).hexdigest()
         return cls(
-            scenario,
+            scenario.in_words,
             algorithm.facts,
             fed.seed,
             users.checksum(),
@@ -83,7 +83,7 @@ class Configuration:
 def explicit(scenario: Scenario) -> Scenario:
     """The scenario as it is stored: its model, and how that one's first weights are made."""
     chosen = scenario.initialisation or default_initialisation(scenario.model_name)
-    return scenario.change({"initialisation": chosen, "model": scenario.model_name})
+    return scenario.in_words.change({"initialisation": chosen})
 
 
 def probe(fed: Federation) -> tuple[float, ...]:

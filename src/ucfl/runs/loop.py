@@ -360,7 +360,7 @@ class Loop:
         )
         added, stopped = call(self.callbacks, info)
         history = extended(before.history, after.history, added)
-        return replace(after, history=history, stopped=stopped)
+        return replace(after, history=history, stopped=stopped if info.round < info.rounds else "")
 
     def _present(self, t: int, dropped: Mapping[int, int]) -> Tensor | None:
         """Which of all users take part in round t; None: everyone."""

@@ -16,7 +16,6 @@ from pydantic import (
     Field,
     ModelWrapValidatorHandler,
     ValidationError,
-    field_serializer,
     field_validator,
     model_validator,
 )
@@ -138,10 +137,6 @@ class Scenario(BaseModel):
             raise ValueError("a model is a name, a torch.nn.Module, or a function that makes one")
         return value
 
-    @field_serializer("model", when_used="json")
-    def _in_words(self, model: ModelSource) -> str:
-        return model_name(model)
-
     @field_validator("participation", mode="before")
     @classmethod
     def _participates(cls, value: Any) -> Any:
@@ -184,6 +179,11 @@ class Scenario(BaseModel):
     def model_name(self) -> str:
         """The model in words, also where it was given as an object."""
         return model_name(self.model)
+
+    @property
+    def in_words(self) -> Scenario:
+        """The scenario as it can be stored."""
+        return self if isinstance(self.model, str) else self.change({"model": self.model_name})
 
     def change(self, fields: Mapping[str, Any]) -> Scenario:
         """The same scenario with some fields changed.
