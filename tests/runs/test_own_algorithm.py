@@ -194,3 +194,8 @@ def test_runs_of_before_facts_were_stored_are_read(tmp_path):
         del about[word]
     (run.folder / CONFIGURATION).write_text(json.dumps(about))
     assert Run.open(run.folder).algorithm == run.algorithm
+
+
+def test_what_a_user_alone_finds_is_read_again(tmp_path):
+    run = ucfl.run(QUICK, "user-centric", users=make_users([20]), out=tmp_path / "r")
+    assert Run.open(run.folder).collaboration.weights.tolist() == [[1.0]]

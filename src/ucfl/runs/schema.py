@@ -100,7 +100,7 @@ class StoredRun(Stored):
 class StoredFindings(Stored):
     """The part of :class:`ucfl.algorithms.Findings` that is not tensors."""
 
-    spread: FiniteFloat | None = None
+    spread: float | None = None  # NaN for a user alone
 
 
 class StoredPoint(Stored):
