@@ -2,7 +2,7 @@
 
 from ucfl.errors import UcflError, UcflWarning
 from ucfl.federation import Federation, LocalTraining, Metric, Objective
-from ucfl.runs import Run, compare, run
+from ucfl.runs import RoundInfo, Run, StopRun, compare, run
 from ucfl.users import Scenario, Users
 
 __version__ = "0.2.0.dev0"
@@ -12,8 +12,10 @@ __all__ = [
     "LocalTraining",
     "Metric",
     "Objective",
+    "RoundInfo",
     "Run",
     "Scenario",
+    "StopRun",
     "UcflError",
     "UcflWarning",
     "Users",

@@ -28,7 +28,7 @@ from ucfl.paper.reproduce import duration
 from ucfl.paper.tables import COMPARED, HEADERS, agreement, as_text
 from ucfl.report.answer import SHARED_OR_ALONE, Story, measure_of, method_curve
 from ucfl.runs import Progress
-from ucfl.runs.loop import OnRound
+from ucfl.runs.progress import OnRound
 from ucfl.users.acquire import OnBytes
 from ucfl.wireless import SYSTEMS, Plan
 

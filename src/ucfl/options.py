@@ -7,7 +7,7 @@ it holds for scenarios, for what is typed and for what is made in Python.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated, Any, get_type_hints
 
@@ -39,10 +39,15 @@ def split(text: str, kind: str, known: Mapping[str, Any]) -> tuple[str, dict[str
     """The name, which must be one of ``known``, and its options as text."""
     name, *options = text.split(":")
     check_name(kind, name, known)
-    pairs = [option.partition("=") for option in options]
-    if bad := [option for option, equals, _ in pairs if not equals]:
+    return name, pairs(text, options)
+
+
+def pairs(text: str, options: Sequence[str]) -> dict[str, str]:
+    """Options by their names, both as typed in ``text``."""
+    found = [option.partition("=") for option in options]
+    if bad := [option for option, equals, _ in found if not equals]:
         raise UcflError(f"{text!r}: write options as option=value, not {bad[0]!r}.")
-    return name, {option: value for option, _, value in pairs}
+    return {option: value for option, _, value in found}
 
 
 def typed(owner: Any, name: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def phases(accuracies, monkeypatch):
     fed, algorithm = make_federation(opposite_groups()), find("adaptive-user-centric")
     told = iter(accuracies)
     monkeypatch.setattr(
-        Federation, "accuracy", lambda fed, theta, split: torch.full((fed.m,), next(told))
+        Federation, "metric", lambda fed, theta, split: torch.full((fed.m,), next(told))
     )
     states = [algorithm.start(fed)]
     for t in range(1, len(accuracies) + 1):

@@ -67,7 +67,7 @@ class Meter:
 
             monkeypatch.setattr(Federation, name, method)
 
-        for name in ("accuracy", "loss", "example_losses", "outputs"):
+        for name in ("metric", "metrics", "loss", "example_losses", "outputs"):
             metered_evaluation(name, lambda theta: 1)
         metered_evaluation("losses", len)
         round_ = algorithm.round

@@ -108,3 +108,49 @@ def test_the_components_of_a_mixture_share_a_frozen_body():
     frozen = fed.part("1").mask
     assert torch.equal(rows[:, frozen], fed.initial()[:, frozen])
     assert not torch.equal(rows[0], rows[1])
+
+
+class Net(nn.Module):
+    def __init__(self, hidden=5, bias=True):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, hidden, bias), nn.Linear(hidden, 2))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def make_net():
+    return Net(hidden=6)
+
+
+def make_layer(shape, classes):
+    return nn.Linear(shape[0], classes)
+
+
+def test_a_model_given_as_an_object_is_a_module_its_class_or_what_makes_one():
+    mine = Net()
+    made = create(mine, (4,), 2)
+    assert made is not mine
+    assert torch.equal(made.layers[0].weight, mine.layers[0].weight)
+    assert create(Net, (4,), 2).layers[0].out_features == 5  # and not Net((4,), 2)
+    assert create(make_net, (4,), 2).layers[0].out_features == 6
+    assert create(lambda: Net(7), (4,), 2).layers[0].out_features == 7
+    assert create(make_layer, (4,), 3).out_features == 3
+    assert create(f"{__name__}:make_net", (4,), 2).layers[0].out_features == 6
+    assert create(f"{__name__}:Net", (4,), 2).layers[0].out_features == 5
+    drawn = [create(Net, (4,), 2, seed=seed).layers[0].weight for seed in (1, 1, 2)]
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
+def test_an_object_that_makes_no_model_is_one_sentence():
+    def asks_for_three(shape, classes, depth):
+        return None
+
+    for given, sentence in (
+        (asks_for_three, r"asks_for_three' could not be made .*missing 3 required"),
+        (lambda: 3, "returned int, not a torch.nn.Module"),
+        ("own model: Net", "was given by hand"),
+    ):
+        with pytest.raises(UcflError, match=sentence):
+            create(given, (4,), 2)

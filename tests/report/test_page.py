@@ -5,10 +5,13 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 import ucfl
 from conftest import make_users
 from report.synthetic import write_runs
+from ucfl.algorithms import Collaboration
+from ucfl.algorithms.fedavg import FedAvg
 from ucfl.plain import plain
 from ucfl.report import gather, tell
 from ucfl.runs import curve
@@ -317,6 +320,28 @@ def test_one_run_without_streams_has_a_page_too(look, tmp_path):
     assert "nobody measured" in tab.locator("#collaboration-hint").inner_text()
     assert tab.locator("#streams-control").is_hidden()
     assert tab.locator("#users-table tbody tr").count() == 3
+
+
+def test_a_persons_own_method_has_its_lines_and_panels(look, tmp_path):
+    alike = torch.tensor([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1.0]])
+
+    class Mine(FedAvg):
+        def collaboration(self, state):
+            return Collaboration.of(alike)
+
+    scenario = ucfl.Scenario(name="quick", model="logistic", batch=8, rounds=2)
+    users = make_users([20, 8, 13])
+    ucfl.compare(scenario, [Mine, "fedavg", "local"], users=users, out=tmp_path)
+    story = tell(gather([tmp_path]))
+    tab = look(story)
+    assert set(drawn(tab)) == set(drawn(tab, "rounds-chart")) == {"Mine", "fedavg", "local"}
+    assert set(bars(tab)) == {"Mine", "fedavg", "local"}
+    tab.locator("#heat").focus()
+    tab.keyboard.press("ArrowUp")
+    assert "%" in tab.locator("#heat-details").inner_text()
+    line = drawn(tab, "silhouette-chart")["silhouette"]
+    assert line[1] == pytest.approx(story["populations"][0]["collaboration"]["silhouettes"])
+    assert tab.locator("#graph circle.who").count() == 3
 
 
 def test_users_without_test_data_and_a_user_alone_have_a_page_too(look, tmp_path):

@@ -15,6 +15,7 @@ from runs.test_runs import ucfl_command, write_users
 from ucfl import distributed
 from ucfl.algorithms import REGISTRY, find
 from ucfl.collaboration import Mixing
+from ucfl.report import gather, tell
 from ucfl.runs import Run
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
@@ -83,6 +84,11 @@ def test_two_processes_give_the_results_of_one(settings, names, data, tmp_path):
         assert torch.equal(shared.checkpoint.cohorts, alone.checkpoint.cohorts)
         assert torch.equal(shared.checkpoint.missed, alone.checkpoint.missed)
         assert alone.checkpoint.missed.any() == ("deadline" in settings[0])
+        assert (shared.audience is None) == (alone.audience is None)
+        if shared.collaboration is not None:  # whichever users the first process has
+            assert shared.collaboration.labels.tolist() == alone.collaboration.labels.tolist()
+            assert shared.audience.tolist() == alone.audience.tolist()
+    assert tell(gather([tmp_path / "two"]))["populations"][0]["collaboration"]
 
 
 def test_a_run_is_whole_for_every_process_when_it_is_done(data, tmp_path):

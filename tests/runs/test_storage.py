@@ -113,10 +113,10 @@ def test_a_state_that_lacks_what_its_algorithm_keeps_there_is_refused(tmp_path):
     assert run.collaboration.weights.shape == (3, 3)
     point = run.checkpoint
     state = {name: value for name, value in point.state.items() if name != "silhouettes"}
-    replace(point, state=state).save(run.folder / CHECKPOINT)
+    replace(point, state=state, findings=None).save(run.folder / CHECKPOINT)  # as version 0.1 did
     with pytest.raises(UcflError, match=r"is damaged .*silhouettes"):
         _ = Run.open(run.folder).collaboration
     state = point.state | {"weights": torch.ones(2, 2)}
-    replace(point, state=state).save(run.folder / CHECKPOINT)
+    replace(point, state=state, findings=None).save(run.folder / CHECKPOINT)
     with pytest.raises(UcflError, match="its weights do not fit its users"):
         _ = Run.open(run.folder).collaboration

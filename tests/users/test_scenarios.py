@@ -213,3 +213,14 @@ def test_covariate_shift_on_real_emnist(emnist, monkeypatch):
         users = find("emnist-covariate-shift").build(0)
     assert len(users) == 100
     assert int(users.train.sizes.sum()) == pytest.approx(93_058, abs=100)
+
+
+def test_a_model_that_is_an_object_has_a_name_and_only_the_stored_scenario_loses_it():
+    def make():
+        return None
+
+    scenario = Scenario(lr=0.3, model=make)
+    assert scenario.change({"rounds": 3}).model is make
+    assert scenario.in_words.model == scenario.model_name == f"own model: {make.__qualname__}"
+    # Names of stored cells are made of what differs from the defaults.
+    assert Scenario(lr=0.3).model_dump(mode="json", exclude_defaults=True) == {"lr": 0.3}

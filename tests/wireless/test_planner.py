@@ -76,7 +76,7 @@ def test_streams_in_seconds_and_joules():
         (lambda: plan(tradeoff="silhouete"), "unknown trade-off"),
         (lambda: plan(tradeoff="silhouette:1"), "takes no number"),
         (lambda: plan(tradeoff="silhouette-per-time:x"), "write a number"),
-        (lambda: plan(tradeoff="nowhere:function"), "cannot be imported"),
+        (lambda: plan(tradeoff="nowhere:function"), "could not be loaded"),
     ],
 )
 def test_bad_values_get_one_sentence(make, words):

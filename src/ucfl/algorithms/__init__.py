@@ -1,9 +1,11 @@
 """One file per method; each is a frozen dataclass of hyper-parameters with four pure functions."""
 
+from ucfl.algorithms import lookup
 from ucfl.algorithms.adaptive_user_centric import AdaptiveUserCentric
 from ucfl.algorithms.algorithm import Algorithm, State
 from ucfl.algorithms.cfl import CFL
 from ucfl.algorithms.ditto import Ditto
+from ucfl.algorithms.facts import Facts, Findings
 from ucfl.algorithms.fedavg import FedAvg
 from ucfl.algorithms.fedavg_finetune import FedAvgFinetune
 from ucfl.algorithms.fedem import FedEM
@@ -17,7 +19,9 @@ from ucfl.algorithms.oracle import Oracle
 from ucfl.algorithms.pfedme import PFedMe
 from ucfl.algorithms.scaffold import Scaffold
 from ucfl.algorithms.user_centric import ParallelUserCentric, UserCentric
-from ucfl.options import split, typed
+from ucfl.collaboration import Collaboration, Mixing
+from ucfl.federation import Pull
+from ucfl.wireless import Traffic
 
 #: Every algorithm by its name.
 REGISTRY: dict[str, type[Algorithm]] = {
@@ -44,10 +48,30 @@ REGISTRY: dict[str, type[Algorithm]] = {
 }
 
 
-def find(text: str) -> Algorithm:
-    """An algorithm from ``name`` or ``name:option=value:option=value``."""
-    name, options = split(text, "algorithm", REGISTRY)
-    return REGISTRY[name](**typed(REGISTRY[name], name, options))
+def find(given: str | Algorithm | type[Algorithm]) -> Algorithm:
+    """An algorithm by its name, by where its class is, as a class or as an object.
+
+    Options follow the name: ``fedprox:mu=0.5``, ``mymodule:MyMethod:strength=2``.
+    """
+    return lookup.find(given, REGISTRY)
 
 
-__all__ = ["REGISTRY", "Algorithm", "State", "find"]
+def revived(facts: Facts) -> Algorithm:
+    """The algorithm that a stored run says it was trained with."""
+    return lookup.revived(facts, REGISTRY)
+
+
+#: With what a method is written, beside PyTorch.
+__all__ = [
+    "REGISTRY",
+    "Algorithm",
+    "Collaboration",
+    "Facts",
+    "Findings",
+    "Mixing",
+    "Pull",
+    "State",
+    "Traffic",
+    "find",
+    "revived",
+]

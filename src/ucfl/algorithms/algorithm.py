@@ -6,10 +6,11 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from ucfl.algorithms.facts import Facts, Findings, code, hyper_parameters, implementation
 from ucfl.collaboration import Collaboration
 from ucfl.errors import UcflError
 from ucfl.federation import Architecture, Federation, LocalTraining
@@ -43,12 +44,13 @@ def mixture_of(fed: Federation | Architecture, name: str) -> Mixture:
 class Algorithm(ABC):
     """A federated method. Fields are its hyper-parameters; nothing else is kept in the object."""
 
+    #: What it is called in commands, tables and figures; the class's own name if none is given.
     name: ClassVar[str]
-    reference: ClassVar[str]
+    reference: ClassVar[str] = ""
     #: What a round sends and computes, in words; `traffic` gives the numbers.
-    cost: ClassVar[str]
+    cost: ClassVar[str] = ""
     #: Whether users may be shared out to processes; not where a method looks at all models at once.
-    sharded: ClassVar[bool] = True
+    sharded: ClassVar[bool] = False
     #: Whether a person may choose how many streams go down.
     streams_can_be_chosen: ClassVar[bool] = False
     #: Which model a user would deploy, and is tested: aggregated, personalised or local.
@@ -56,6 +58,10 @@ class Algorithm(ABC):
 
     #: Scenario fields that decide nothing here: it has its own, or no use for them.
     unused: ClassVar[frozenset[str]] = frozenset({"variance_batch"})
+
+    def __init_subclass__(cls) -> None:
+        if "name" not in vars(cls):
+            cls.name = cls.__name__
 
     def __post_init__(self) -> None:
         check_fields(self, self.name)
@@ -124,6 +130,45 @@ class Algorithm(ABC):
         changed = [
             f"{field.name}={getattr(self, field.name)}"
             for field in dataclasses.fields(self)
-            if getattr(self, field.name) != field.default
+            if getattr(self, field.name) != _default(field)
         ]
         return ":".join([self.name, *changed])
+
+    @property
+    def facts(self) -> Facts:
+        """What is stored with a run of it, for readers without this code."""
+        return Facts(
+            name=self.name,
+            label=self.label,
+            tested_model=self.tested_model,
+            implementation=implementation(type(self)),
+            hyper_parameters=hyper_parameters(self),
+            reference=self.reference,
+            cost=self.cost,
+            streams_can_be_chosen=self.streams_can_be_chosen,
+            code=code(type(self), Algorithm),
+        )
+
+    def findings(self, state: State) -> Findings:
+        """What is stored beside a state, for the same readers."""
+        return Findings(self.audience(state), self.collaboration(state))
+
+
+def check_state(name: str, state: object) -> None:
+    """Raise unless a state can be stored."""
+    if not isinstance(state, Mapping):
+        raise UcflError(
+            f"{name}: start() and round() must give a mapping from names to tensors and plain "
+            f"values, not {type(state).__name__}."
+        )
+    for key, value in state.items():
+        if not isinstance(value, Tensor | float | int | str):
+            raise UcflError(
+                f"{name}: its state holds {key!r}, which is {type(value).__name__}: keep tensors, "
+                "numbers and texts there, so that a run can be stored and resumed."
+            )
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    factory = field.default_factory
+    return field.default if factory is dataclasses.MISSING else factory()

@@ -23,6 +23,7 @@ class Ditto(Algorithm):
     name: ClassVar[str] = "ditto"
     reference: ClassVar[str] = "Li et al., ICML 2021"
     cost: ClassVar[str] = "1 down, 1 up, twice the work"
+    sharded: ClassVar[bool] = True
     tested_model: ClassVar[str] = "personalised"
 
     def start(self, fed: Federation) -> State:

@@ -20,6 +20,7 @@ class FedAvg(Algorithm):
     name: ClassVar[str] = "fedavg"
     reference: ClassVar[str] = "McMahan et al., AISTATS 2017"
     cost: ClassVar[str] = "1 down, 1 up"
+    sharded: ClassVar[bool] = True
     tested_model: ClassVar[str] = "aggregated"
 
     def start(self, fed: Federation) -> State:

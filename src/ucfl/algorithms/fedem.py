@@ -53,6 +53,7 @@ class FedEM(Algorithm):
     name: ClassVar[str] = "fedem"
     reference: ClassVar[str] = "Marfoq et al., NeurIPS 2021"
     cost: ClassVar[str] = "K down, K up, K times the work"
+    sharded: ClassVar[bool] = True
     tested_model: ClassVar[str] = "personalised"
 
     def check(self, fed: Federation) -> None:

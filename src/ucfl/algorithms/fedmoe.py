@@ -50,6 +50,7 @@ class FedMoE(Algorithm):
     name: ClassVar[str] = "fedmoe"
     reference: ClassVar[str] = "Reisser et al., arXiv 2107.06724, 2021"
     cost: ClassVar[str] = "K down, K up, K times the work"
+    sharded: ClassVar[bool] = True
     tested_model: ClassVar[str] = "personalised"
 
     def check(self, fed: Federation) -> None:

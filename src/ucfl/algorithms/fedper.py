@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+from torch import Tensor
+
 from ucfl.algorithms.algorithm import Algorithm, State
 from ucfl.collaboration import Collaboration, MixedPart, Mixing, MixingByPart
 from ucfl.errors import UcflError
@@ -28,6 +31,7 @@ class FedPer(Algorithm):
     reference: ClassVar[str] = "Arivazhagan et al., 2019"
     cost: ClassVar[str] = "1 down, 1 up, less what is personal"
     tested_model: ClassVar[str] = "personalised"
+    sharded: ClassVar[bool] = True
 
     def check(self, fed: Federation) -> None:
         """The model has the part, and something beside it."""
@@ -44,6 +48,11 @@ class FedPer(Algorithm):
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Train everywhere, average all but the personal part."""
         return {**state, "theta": self.mixing(fed) @ fed.train(self.models(state), t)}
+
+    def newcomers(self, fed: Federation, state: State, arrivals: Federation) -> Tensor:
+        """What is shared, and the first weights of what is personal: to be trained."""
+        personal = fed.part(self.personal).mask.to(fed.device)
+        return torch.where(personal, arrivals.initial(), self.models(state)[:1])
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """What is averaged, both ways."""

@@ -17,6 +17,7 @@ class Local(Algorithm):
     name: ClassVar[str] = "local"
     reference: ClassVar[str] = "paper, sec. V-A"
     cost: ClassVar[str] = "nothing"
+    sharded: ClassVar[bool] = True
     tested_model: ClassVar[str] = "local"
 
     def start(self, fed: Federation) -> State:

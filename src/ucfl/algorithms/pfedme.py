@@ -69,6 +69,7 @@ class PFedMe(Algorithm):
     name: ClassVar[str] = "pfedme"
     reference: ClassVar[str] = "Dinh et al., NeurIPS 2020"
     cost: ClassVar[str] = "1 down, 1 up, S times the work"
+    sharded: ClassVar[bool] = True
     tested_model: ClassVar[str] = "personalised"
     unused: ClassVar[frozenset[str]] = frozenset(
         {"lr", "momentum", "batch", "epochs", "variance_batch"}

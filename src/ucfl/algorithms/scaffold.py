@@ -35,6 +35,7 @@ class Scaffold(Algorithm):
     name: ClassVar[str] = "scaffold"
     reference: ClassVar[str] = "Karimireddy et al., ICML 2020"
     cost: ClassVar[str] = "2 down, 2 up, E times the work"
+    sharded: ClassVar[bool] = True
     tested_model: ClassVar[str] = "aggregated"
     unused: ClassVar[frozenset[str]] = frozenset({"lr", "epochs", "variance_batch"})
 

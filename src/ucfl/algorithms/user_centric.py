@@ -53,6 +53,7 @@ class UserCentric(Algorithm):
     name: ClassVar[str] = "user-centric"
     reference: ClassVar[str] = "paper, Algorithms 1 and 2"
     cost: ClassVar[str] = "k down, 1 up; once: 1 down, 1 up"
+    sharded: ClassVar[bool] = True
     streams_can_be_chosen: ClassVar[bool] = True
     tested_model: ClassVar[str] = "aggregated"
 

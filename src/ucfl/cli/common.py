@@ -29,7 +29,9 @@ app = typer.Typer(
 
 ScenarioName = Annotated[
     str,
-    typer.Argument(metavar="[SCENARIO]", help="A name, a .toml file, or a folder of .npz files."),
+    typer.Argument(
+        metavar="[SCENARIO]", help="A name, a .toml file, or a folder of .npz or .csv files."
+    ),
 ]
 Set = Annotated[
     list[str] | None,

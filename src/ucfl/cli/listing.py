@@ -32,7 +32,7 @@ def scenarios_command(
     else:
         headers = ["scenario", "users", "groups", "model", "rounds", "description"]
         rows = [
-            [s.name, str(s.users), str(s.groups), s.model, str(s.rounds), s.description]
+            [s.name, str(s.users), str(s.groups), s.model_name, str(s.rounds), s.description]
             for s in chosen.values()
         ]
         display.show_table(headers, rows)

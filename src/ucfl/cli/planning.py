@@ -11,7 +11,9 @@ import typer
 from ucfl import display, runs, wireless
 from ucfl.cli.common import Device, Json, Model, Set, app, print_json, scenario_from
 from ucfl.errors import UcflError
+from ucfl.runs.folder import holds_runs
 from ucfl.runs.planning import plan_to_json
+from ucfl.users.folders import user_files
 
 
 @app.command("plan")
@@ -53,7 +55,7 @@ def plan_command(
     """Choose the number of downlink streams for a network."""
     place = Path(source)
     saved = place.suffix in (".npy", ".npz", ".csv")
-    stored = place.is_dir() and not any(place.glob("*.npz"))
+    stored = place.is_dir() and (holds_runs(place) or not user_files(place))
     if (saved or stored) and (set_ or model):
         raise UcflError(f"--set and --model have no effect on {place}, which is there already.")
     if model_bytes is not None and not saved:

@@ -130,7 +130,7 @@ def compare_command(
     with display.rounds_shown() as on_round:
         comparison = ucfl.compare(
             chosen,
-            names,
+            "all" if algorithm == "all" else names,
             seeds=numbers,
             out=out,
             resume=resume,

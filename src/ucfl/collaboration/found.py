@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+
+from ucfl.collaboration.streams import MOST_STREAMS, stream_choices
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,3 +54,9 @@ class Collaboration:
         each = all(labels is None or labels.shape == (users,) for labels in lists)
         known = self.silhouettes is None or 1 <= self.silhouettes.numel() <= users
         return square and each and known and (self.weights is None) == (self.silhouettes is None)
+
+    @classmethod
+    def of(cls, weights: Tensor, labels: Tensor | None = None, seed: int = 0) -> Collaboration:
+        """W, with the silhouettes of its rows' clusterings into 1, 2, … streams."""
+        choices = stream_choices(weights, MOST_STREAMS, seed)
+        return cls(weights, labels, torch.tensor([score for score, _ in choices.values()]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import math
 from collections.abc import Callable
 from typing import Literal
@@ -12,7 +14,8 @@ from torch import Tensor, nn
 from ucfl.errors import UcflError, unknown
 from ucfl.federation.draws import counter_hash
 from ucfl.federation.federation import Federation
-from ucfl.own import imported
+from ucfl.imports import load
+from ucfl.users.given import OWN_MODEL, ModelSource, model_name
 
 #: Whose first weights are drawn by He's rule.
 CONVOLUTIONS = (
@@ -89,17 +92,21 @@ def default_initialisation(name: str) -> Initialisation:
 
 
 def create(
-    name: str,
+    source: ModelSource,
     shape: Shape,
     classes: int,
     seed: int = 0,
     initialisation: Initialisation | None = None,
 ) -> nn.Module:
-    """A model by name, or by ``module:factory`` (called with the input shape and the classes).
+    """A model by name, by ``module:factory``, or from what a person gives as an object.
+
+    That is a module, of which a copy is taken, or what makes one: a function of the input's shape
+    and the number of classes, or of nothing; or a class that needs no arguments.
 
     Same seed, same weights, on every device: they are drawn on the CPU.
     """
-    factory = MODELS.get(name) or _own_factory(name)
+    name = model_name(source)
+    factory = MODELS.get(name) or _own_factory(source)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
@@ -170,8 +177,32 @@ def _image(shape: Shape, smallest: int) -> tuple[int, int, int]:
     return shape[0], shape[1], shape[2]
 
 
-def _own_factory(name: str) -> Factory:
-    if ":" not in name:
-        raise unknown("model", name, MODELS, "Your own goes by 'module:factory'.")
-    factory: Factory = imported("model", name)
-    return factory
+def _own_factory(source: ModelSource) -> Factory:
+    if isinstance(source, nn.Module):
+        return lambda shape, classes: copy.deepcopy(source)
+    if not isinstance(source, str):
+        return _called(source)
+    if source.startswith(OWN_MODEL):
+        raise UcflError(f"the model was given by hand ({source}); give it again, as model=.")
+    if ":" not in source:
+        raise unknown("model", source, MODELS, "Your own goes by 'module:factory'.")
+    return _own_factory(load(source, "model"))
+
+
+def _called(maker: Callable[..., nn.Module]) -> Factory:
+    """A function is called with the shape and the classes, unless it takes no arguments.
+
+    A class is called without any where it can be: its arguments are its own.
+    """
+    without = isinstance(maker, type) and _takes(maker)
+    if not without and _takes(maker, (), 0):
+        return maker
+    return lambda shape, classes: maker()
+
+
+def _takes(maker: Callable[..., nn.Module], *arguments: object) -> bool:
+    try:
+        inspect.signature(maker).bind(*arguments)
+    except (TypeError, ValueError):
+        return False
+    return True

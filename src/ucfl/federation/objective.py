@@ -12,8 +12,8 @@ from torch import Tensor
 from ucfl.errors import UcflError, unknown
 from ucfl.federation import losses, metrics
 from ucfl.federation.metrics import Metric
+from ucfl.imports import load
 from ucfl.options import split
-from ucfl.own import imported
 from ucfl.users import Users
 
 #: loss(outputs, targets) -> [n]: a number for each example.
@@ -182,7 +182,7 @@ def objective(given: str | Objective) -> Objective:
             raise UcflError(f"{given!r}: the objective {name!r} has {has} options.") from None
     if not colon or "=" in rest:
         raise unknown("objective", head, OBJECTIVES, "Your own goes by 'module:name'.")
-    found = imported("objective", given)
+    found = load(given, "objective")
     if not isinstance(found, Objective):
         raise UcflError(f"{given!r} is {type(found).__name__}, not a ucfl.Objective.")
     return found

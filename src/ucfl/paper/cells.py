@@ -62,7 +62,7 @@ class Cell:
         """
         scenario, algorithm = self.entry.scenario, self.entry.algorithm
         fields = scenario.model_dump(mode="json", exclude_defaults=True, exclude={"description"})
-        if fields.get("initialisation") == default_initialisation(scenario.model):
+        if fields.get("initialisation") == default_initialisation(scenario.model_name):
             del fields["initialisation"]  # as if nobody had chosen
         text = json.dumps([fields, algorithm, self.seed], sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
@@ -108,7 +108,7 @@ class Result:
         return cls(
             cell,
             {
-                "hyper_parameters": asdict(run.algorithm),
+                "hyper_parameters": dict(run.algorithm.hyper_parameters),
                 "tested_model": run.algorithm.tested_model,
                 "best_round": chosen,
                 "seconds": round(point.seconds, 2),

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
+from ucfl import algorithms
 from ucfl.paper.cells import Cell, Entry, Result, Store
 from ucfl.paper.items import Form, Item, longest
 from ucfl.report import Account, Origin, Population, compose, page
@@ -67,6 +68,7 @@ def account(result: Result, command: str) -> Account:
         scenario=cell.entry.scenario,
         label=label,
         tested_model=about["tested_model"],
+        is_personal=algorithms.find(label).streams_can_be_chosen,
         seed=cell.seed,
         mean=curves["test_mean"],
         worst=curves["test_worst"],

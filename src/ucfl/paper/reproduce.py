@@ -20,7 +20,8 @@ from ucfl.runs.claim import Unusable
 from ucfl.runs.files import remove_unfinished
 from ucfl.runs.folder import device_name
 from ucfl.runs.lock import held
-from ucfl.runs.loop import OnNote, OnRound, train
+from ucfl.runs.loop import OnNote, train
+from ucfl.runs.progress import OnRound
 from ucfl.users import Scenario, Users
 
 #: Results by entry, in order of their seeds: what tables, claims and figures are made from.

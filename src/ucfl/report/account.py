@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ucfl.algorithms import REGISTRY
 from ucfl.errors import UcflError
 from ucfl.measure import ACCURACY, Measure
 from ucfl.report.collaboration import Panel, collaboration
@@ -61,6 +60,7 @@ class Account:
     scenario: Scenario
     label: str
     tested_model: str
+    is_personal: bool  # its number of streams can be chosen
     seed: int
     mean: Floats
     worst: Floats
@@ -77,12 +77,7 @@ class Account:
     newcomers: dict[str, dict[str, float]] | None = None
     parts: tuple[str, ...] = ()  # of the model that are mixed differently, in words
     late: Floats | None = None  # [T] how many users miss the deadline; None: there is none
-
-    @property
-    def is_personal(self) -> bool:
-        """Whether its number of streams can be chosen."""
-        kind = REGISTRY.get(self.label.partition(":")[0])
-        return kind is not None and kind.streams_can_be_chosen
+    stopped: str = ""  # by which callback, before its last round
 
     @property
     def rounds(self) -> int:
@@ -102,6 +97,7 @@ def account(run: Run) -> Account:
         scenario=run.scenario,
         label=run.algorithm.label,
         tested_model=run.algorithm.tested_model,
+        is_personal=run.algorithm.streams_can_be_chosen,
         seed=run.seed,
         measure=measure,
         newcomers=run.newcomers,
@@ -132,6 +128,7 @@ def account(run: Run) -> Account:
         ),
         parts=() if (found := run.collaboration) is None else tuple(map(str, found.parts)),
         late=None if (late := run.checkpoint.late) is None else late.double().sum(1).numpy(),
+        stopped=run.stopped_early,
     )
 
 

@@ -219,7 +219,8 @@ def _notes(story: Story, accounts: dict[str, list[Account]]) -> list[str]:
             "them are evaluated."
         )
     for label, found in accounts.items():
-        short = [one for one in found if one.rounds < one.scenario.rounds]
+        notes += [f"{label}, seed {one.seed}: {one.stopped}." for one in found if one.stopped]
+        short = [o for o in found if o.rounds < o.scenario.rounds and not o.stopped]
         if short:
             notes.append(
                 f"{label} is not finished: {short[0].rounds} of {short[0].scenario.rounds} "

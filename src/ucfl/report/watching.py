@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ucfl.errors import UcflError
 from ucfl.runs import Progress, Run, find_runs
-from ucfl.runs.folder import HISTORY
+from ucfl.runs.folder import CHECKPOINT, HISTORY
 from ucfl.runs.lock import owner
 
 
@@ -33,6 +33,8 @@ def follow(folder: Path, pause: float = 1.0) -> Iterator[Progress]:
             told = len(test) - 1
             if told >= rounds:
                 return
+        if not trained_by and (place / CHECKPOINT).exists() and run.stopped_early:
+            return
         if not trained_by:
             raise UcflError(
                 f"nobody trains {place}, which has {told} of {rounds} rounds; go on with --resume."

@@ -1,18 +1,23 @@
 """The round loop, history, checkpoints, comparisons, and what runs cost on air."""
 
 from ucfl.runs.building import federation
+from ucfl.runs.callbacks import Callback, RoundInfo, StopRun
 from ucfl.runs.compare import Comparison, compare
 from ucfl.runs.folder import Run, find_runs
-from ucfl.runs.loop import Progress, Stopped, run
+from ucfl.runs.loop import Stopped, run
 from ucfl.runs.planning import Question
+from ucfl.runs.progress import Progress
 from ucfl.runs.timing import Curve, curve, time_to
 
 __all__ = [
+    "Callback",
     "Comparison",
     "Curve",
     "Progress",
     "Question",
+    "RoundInfo",
     "Run",
+    "StopRun",
     "Stopped",
     "compare",
     "curve",

@@ -79,9 +79,6 @@ class Attendance:
         if found is None or distributed.ranks() == 1:
             return found
         device = self.fed.device
-        return Audience(
-            tuple(
-                (share, distributed.gathered(torch.from_numpy(labels).to(device)).cpu().numpy())
-                for share, labels in found.parts
-            )
+        return found.of_all(
+            lambda labels: distributed.gathered(torch.from_numpy(labels).to(device)).cpu().numpy()
         )

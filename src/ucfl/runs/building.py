@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 
@@ -31,10 +31,11 @@ class Engine(Options, total=False):
     device: str
 
 
-def adjusted(scenario: str | Scenario, rounds: int | None) -> Scenario:
-    """The scenario by name or value, with another number of rounds where one is given."""
+def adjusted(scenario: str | Scenario, **fields: Any) -> Scenario:
+    """The scenario by name or value, with those of the fields that are given (not None)."""
     found = users.find(scenario) if isinstance(scenario, str) else scenario
-    return found if rounds is None else found.change({"rounds": rounds})
+    given = {name: value for name, value in fields.items() if value is not None}
+    return found.change(given) if given else found
 
 
 def populated(scenario: Scenario, seed: int, given: Users | None) -> tuple[Scenario, Users]:

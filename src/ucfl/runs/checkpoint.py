@@ -14,10 +14,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ucfl.algorithms import State
+from ucfl.algorithms import Findings, State
+from ucfl.collaboration import Collaboration, MixedPart
 from ucfl.errors import UcflError, UcflWarning, unreadable
 from ucfl.runs.files import write_atomically
 from ucfl.runs.schema import FORMAT, StoredPoint, parts_digest, validated
+from ucfl.wireless import Audience
 
 #: What helps where a run's file is damaged.
 AGAIN = "start the run again with --fresh."
@@ -29,8 +31,10 @@ class Checkpoint:
 
     ``present`` [round, users] says who took part in which round (None: everyone in all of them),
     ``late`` [round, users] who was asked and missed the round's deadline (None: there is none);
-    ``dropped`` names the users whose models diverged, with the round from which they are absent.
-    ``newcomers`` has the metrics of who comes after the last round, where training is over.
+    ``dropped`` names the users whose models diverged, with the round from which they are absent;
+    ``findings`` are what the algorithm says of the state (None: not asked, or not yet stored then);
+    ``stopped`` says by which callback the run was ended before its last round; ``newcomers`` has
+    the metrics of who comes after the last round, where training is over.
     """
 
     round: int
@@ -42,6 +46,8 @@ class Checkpoint:
     present: Tensor | None = None
     late: Tensor | None = None
     newcomers: Mapping[str, Tensor] = field(default_factory=dict)  # metric -> [newcomers]
+    findings: Findings | None = None
+    stopped: str = ""
 
     @property
     def cohorts(self) -> Tensor:
@@ -62,11 +68,12 @@ class Checkpoint:
         tensors |= {} if self.present is None else {"present": self.present}
         tensors |= {f"newcomers/{k}": v for k, v in self.newcomers.items()}
         tensors |= {} if self.late is None else {"late": self.late}
+        found, said = _packed(self.findings)
+        tensors |= found
         values: dict[str, Any] = {}
         for name, value in self.state.items():
             if isinstance(value, Tensor):
-                # A copy: safetensors refuses tensors that share memory, and expanded ones do.
-                tensors[f"state/{name}"] = value.detach().to("cpu", copy=True).contiguous()
+                tensors[f"state/{name}"] = _copied(value)
             else:
                 values[name] = value
         about = json.dumps(
@@ -76,6 +83,8 @@ class Checkpoint:
                 "seconds": self.seconds,
                 "values": values,
                 "dropped": {str(user): t for user, t in self.dropped.items()},
+                "stopped": self.stopped,
+                **said,
             }
         )
         metadata = {"ucfl": about, "sha256": _digest(about, tensors)}
@@ -126,6 +135,8 @@ class Checkpoint:
                 present=tensors.get("present"),
                 late=tensors.get("late"),
                 newcomers=newcomers,
+                findings=_unpacked(tensors, about),
+                stopped=about.get("stopped", ""),
             )
             point.check()
             return point
@@ -155,6 +166,54 @@ def checkpoint_name(rank: int = 0, ranks: int = 1) -> str:
 def before(file: Path) -> Path:
     """Where the checkpoint before this one is, until a run is finished."""
     return file.with_name(f"{file.stem}-before{file.suffix}")
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """A copy on the CPU: safetensors refuses tensors that share memory, and expanded ones do."""
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def _packed(findings: Findings | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Findings as named tensors, and the rest of them as plain values."""
+    if findings is None:
+        return {}, {}
+    heard = () if findings.audience is None else findings.audience.parts
+    named: dict[str, Tensor | None] = {
+        f"audience/{i}": torch.from_numpy(labels) for i, (_, labels) in enumerate(heard)
+    }
+    found, told = findings.collaboration, None
+    if found is not None:
+        named |= {word: getattr(found, word) for word in ("weights", "labels", "silhouettes")}
+        for i, part in enumerate(found.parts):
+            named |= {f"part/{i}/{word}": getattr(part, word) for word in ("weights", "labels")}
+        words = ("name", "share", "streams")
+        parts = [{word: getattr(part, word) for word in words} for part in found.parts]
+        told = {"spread": found.spread, "parts": parts}
+    tensors = {f"findings/{name}": _copied(t) for name, t in named.items() if t is not None}
+    shares = None if findings.audience is None else [share for share, _ in heard]
+    return tensors, {"findings": {"audience": shares, "collaboration": told}}
+
+
+def _unpacked(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> Findings | None:
+    """What :func:`_packed` packed; None where nothing was stored."""
+    if about.get("findings") is None:
+        return None
+    named = {name[9:]: tensor for name, tensor in tensors.items() if name.startswith("findings/")}
+    shares, told = about["findings"]["audience"], about["findings"]["collaboration"]
+    audience = shares and Audience(
+        tuple((share, named[f"audience/{i}"].numpy()) for i, share in enumerate(shares))
+    )
+    if told is None:
+        return Findings(audience or None)
+    parts = tuple(
+        MixedPart(
+            **part, weights=named.get(f"part/{i}/weights"), labels=named.get(f"part/{i}/labels")
+        )
+        for i, part in enumerate(told["parts"])
+    )
+    tables = {word: named.get(word) for word in ("weights", "labels", "silhouettes")}
+    found = Collaboration(**tables, spread=told["spread"], parts=parts)
+    return Findings(audience or None, found)
 
 
 def _digest(about: str, tensors: Mapping[str, Tensor]) -> str:

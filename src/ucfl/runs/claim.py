@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -160,9 +161,16 @@ def _stored(
         raise Unusable(
             f"{folder} has {done} rounds already, more than the {rounds} asked for; {instead}"
         )
-    if done == rounds and not resume and on_note:
+    if done < rounds and resume and on_note and is_rewritten(about, configuration):
+        on_note(
+            f"the code of {configuration.algorithm.name} is another than that of this run's "
+            f"{done} rounds; the next ones follow the new code (--fresh trains all of them so)."
+        )
+    if point.stopped and resume:
+        return replace(point, stopped="")
+    if (done == rounds or point.stopped) and not resume and on_note:
         on_note(f"{folder} holds this run already; --fresh trains it again.")
-    if done < rounds and not resume:
+    if done < rounds and not resume and not point.stopped:
         raise UcflError(
             f"{folder} holds this run with {done} of {rounds} rounds; continue it with --resume, "
             f"{instead}"
@@ -180,6 +188,12 @@ def _newest(file: Path) -> Checkpoint | None:
         point = Checkpoint.load(file, CPU)  # the one before, with a warning
         before(file).replace(file)  # or the damaged one would be kept as the next one's before
         return point
+
+
+def is_rewritten(about: dict[str, Any], configuration: Configuration) -> bool:
+    """Whether the algorithm's source has changed since a run was stored, where that is known."""
+    old = (about.get("algorithm_facts") or {}).get("code")
+    return bool(old and configuration.algorithm.code and old != configuration.algorithm.code)
 
 
 def differences(about: dict[str, Any], configuration: Configuration) -> list[str]:

@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import numpy as np
 
 from ucfl import algorithms as registry
 from ucfl import distributed
+from ucfl.algorithms import REGISTRY, Algorithm
 from ucfl.errors import UcflError
+from ucfl.federation import CohortFunction, Federation
+from ucfl.federation import objective as objective_of
 from ucfl.runs.arrivals import over_seeds
 from ucfl.runs.building import Engine, adjusted, federation, populated
+from ucfl.runs.callbacks import Callback
 from ucfl.runs.configuration import Configuration
 from ucfl.runs.folder import Run, deviation
-from ucfl.runs.loop import OnDivergence, OnNote, OnRound, train
-from ucfl.users import Scenario
+from ucfl.runs.loop import OnDivergence, OnNote, check_served, train
+from ucfl.runs.progress import OnRound, shown_in_notebook
+from ucfl.users import ModelSource, Scenario, Users
 
 
 @dataclass(frozen=True)
@@ -69,48 +74,87 @@ class Comparison:
 
 def compare(
     scenario: str | Scenario,
-    algorithms: Sequence[str],
+    algorithms: Sequence[str | Algorithm | type[Algorithm]] | Literal["all"] = "all",
     *,
     seeds: Sequence[int] = (0,),
     rounds: int | None = None,
+    users: Users | None = None,
+    model: ModelSource | None = None,
+    objective: Objective | str | None = None,
+    participation: CohortFunction | float | str | None = None,
     out: str | Path = "runs",
     resume: bool = False,
     fresh: bool = False,
     on_divergence: OnDivergence = "drop",
+    callbacks: Sequence[Callback] = (),
     on_round: OnRound | None = None,
     on_note: OnNote | None = None,
     **engine: Unpack[Engine],
 ) -> Comparison:
-    """Run every algorithm with every seed; each run has its own folder under ``out``."""
-    scenario = adjusted(scenario, rounds)
-    chosen = [registry.find(text) for text in algorithms]
+    """Run every algorithm with every seed; each run has its own folder under ``out``.
+
+    Algorithms, ``users``, ``model``, ``objective``, ``participation`` and ``callbacks`` are as in
+    :func:`ucfl.run`. ``all`` are those of ucfl that can serve the users; which cannot is said.
+    """
+    who = participation if callable(participation) else None
+    share = None if callable(participation) else participation
+    name = objective.name if isinstance(objective, Objective) else objective
+    scenario = adjusted(scenario, rounds=rounds, model=model, participation=share, objective=name)
+    goal = objective_of(scenario.objective if objective is None else objective)
+    chosen = _chosen(algorithms, seeds)
     labels = [algorithm.label for algorithm in chosen]
-    if not chosen or not seeds:
-        raise UcflError("a comparison needs at least one algorithm and one seed.")
-    for words, kind in ((labels, "algorithm"), (list(seeds), "seed")):
-        if len(set(words)) < len(words):
-            raise UcflError(f"the {kind}s {', '.join(map(str, words))} name one twice.")
-    runs: dict[str, list[Run]] = {label: [] for label in labels}
+    runs: dict[str, list[Run]] = {}
     for seed in seeds:
-        scenario, users = populated(scenario, seed, None)
-        fed = federation(scenario, seed, users=users, **engine)
+        scenario, people = populated(scenario, seed, users)
+        fed = federation(scenario, seed, users=people, participation=who, objective=goal, **engine)
         distributed.check_equal({"algorithms": labels, "seeds": seeds}, fed.device)
+        if algorithms == "all":
+            chosen = _served(chosen, fed, on_note)
         for algorithm in chosen:
-            algorithm.check(fed)
+            check_served(algorithm, fed)
         for algorithm in chosen:
-            name = Configuration.of(scenario, algorithm, fed, users).folder_name
-            runs[algorithm.label].append(
+            place = Path(out) / Configuration.of(scenario, algorithm, fed, people).folder_name
+            runs.setdefault(algorithm.label, []).append(
                 train(
                     scenario,
                     algorithm,
                     fed,
-                    users,
-                    out=Path(out) / name,
+                    people,
+                    out=place,
                     resume=resume,
                     fresh=fresh,
                     on_divergence=on_divergence,
-                    on_round=on_round,
+                    callbacks=callbacks,
+                    on_round=shown_in_notebook(on_round),
                     on_note=on_note,
                 )
             )
     return Comparison(scenario, tuple(seeds), runs)
+
+
+def _chosen(
+    algorithms: Sequence[str | Algorithm | type[Algorithm]] | Literal["all"], seeds: Sequence[int]
+) -> list[Algorithm]:
+    """The algorithms that were asked for; each of them, and of the seeds, once."""
+    chosen = [registry.find(one) for one in (REGISTRY if algorithms == "all" else algorithms)]
+    if not chosen or not seeds:
+        raise UcflError("a comparison needs at least one algorithm and one seed.")
+    for words, kind in (([one.label for one in chosen], "algorithm"), (list(seeds), "seed")):
+        if len(set(words)) < len(words):
+            raise UcflError(f"the {kind}s {', '.join(map(str, words))} name one twice.")
+    return chosen
+
+
+def _served(
+    algorithms: Sequence[Algorithm], fed: Federation, on_note: OnNote | None
+) -> list[Algorithm]:
+    """Those that can serve the users, with a word on each of the others."""
+    able = []
+    for algorithm in algorithms:
+        try:
+            check_served(algorithm, fed)
+            able.append(algorithm)
+        except UcflError as error:
+            if on_note:
+                on_note(f"{algorithm.label} is left out: {error}")
+    return able

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ucfl.algorithms import Algorithm
+from ucfl.algorithms import Algorithm, Facts
 from ucfl.federation import Federation, default_initialisation, depends_on_rounds
 from ucfl.users import Scenario, Users
 
@@ -21,7 +21,7 @@ class Configuration:
     """What decides a run's numbers; with the versions and the machine, enough to repeat it."""
 
     scenario: Scenario
-    algorithm: str
+    algorithm: Facts
     seed: int
     data: str
     model: str
@@ -37,8 +37,8 @@ class Configuration:
         row = np.ascontiguousarray(fed.rows.initial.cpu().numpy())
         model = hashlib.sha256(row.view(np.uint8).data).hexdigest()
         return cls(
-            scenario,
-            algorithm.label,
+            scenario.in_words,
+            algorithm.facts,
             fed.seed,
             users.checksum(),
             model,
@@ -57,7 +57,7 @@ class Configuration:
         # Where there is none it is not named: folders keep the names that they had.
         apart |= set() if self.scenario.deadline else {"deadline", "system"}
         fields = self.scenario.model_dump(mode="json", exclude=apart)
-        words = {"algorithm": self.algorithm, "seed": self.seed}
+        words = {"algorithm": self.algorithm.label, "seed": self.seed}
         words |= {"data": self.data, "model": self.model}
         # Where it is the default it is not named: folders keep the names that they had.
         words |= {} if self.precision == "default" else {"precision": self.precision}
@@ -77,15 +77,15 @@ class Configuration:
     def folder_name(self) -> str:
         """A name that tells a person what is inside, and differs where configurations do."""
         digest = hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
-        words = [self.scenario.name, self.algorithm, f"{self.scenario.rounds}rounds"]
+        words = [self.scenario.name, self.algorithm.label, f"{self.scenario.rounds}rounds"]
         words += [f"seed{self.seed}", digest[:8]]
         return re.sub(r"[^\w.=-]+", "-", "-".join(words))
 
 
 def explicit(scenario: Scenario) -> Scenario:
-    """The scenario with how its model's first weights are made, which the model may decide."""
-    chosen = scenario.initialisation or default_initialisation(scenario.model)
-    return scenario.change({"initialisation": chosen})
+    """The scenario as it is stored: its model, and how that one's first weights are made."""
+    chosen = scenario.initialisation or default_initialisation(scenario.model_name)
+    return scenario.in_words.change({"initialisation": chosen})
 
 
 def probe(fed: Federation) -> tuple[float, ...]:

@@ -22,6 +22,7 @@ from ucfl.errors import UcflError, UcflWarning, first_line, unreadable
 from ucfl.federation import MODELS, Architecture, Deployed, create
 from ucfl.runs.checkpoint import Checkpoint, before, checkpoint_name
 from ucfl.runs.files import NotWritten
+from ucfl.users.given import OWN_MODEL
 from ucfl.users.names import place_of
 
 if TYPE_CHECKING:
@@ -44,12 +45,13 @@ def model(run: Run, user: int | str, given: nn.Module | None = None) -> nn.Modul
 def _models(run: Run, places: Sequence[int], given: nn.Module | None) -> Iterator[nn.Module]:
     """The models of some users, in the order of their places."""
     architecture, inputs = _architecture(run, given), getattr(torch, _stored(run, "input_type"))
+    algorithm = run.load_algorithm()
     for rank, share in enumerate(distributed.shares(run.users, _processes(run))):
         theirs = [place for place in places if place in share]
         state = _state(run, rank) if theirs else {}
         for place in theirs:
             with torch.random.fork_rng(devices=[]):  # layers that are made draw weights
-                module = run.algorithm.model(architecture, state, place - share.start)
+                module = algorithm.model(architecture, state, place - share.start)
             yield Deployed(module, inputs, architecture.rows.dtype)
 
 
@@ -70,8 +72,8 @@ def _architecture(run: Run, given: nn.Module | None) -> Architecture:
 
 def _made(run: Run, shape: tuple[int, ...]) -> nn.Module:
     """The run's model by its name, with its first weights or others."""
-    name = run.scenario.model
-    if name not in MODELS and ":" not in name:
+    name = run.scenario.model_name
+    if name.startswith(OWN_MODEL) or (name not in MODELS and ":" not in name):
         raise UcflError(
             f"the run's model is one of your own ({name}), which its folder does not hold; give it "
             "again, as model=."

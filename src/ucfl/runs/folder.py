@@ -6,12 +6,12 @@ import json
 import platform
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from ucfl import algorithms, distributed
-from ucfl.algorithms import Algorithm, State
+from ucfl.algorithms import Algorithm, Facts, Findings
 from ucfl.collaboration.found import Collaboration
 from ucfl.errors import UcflError, first_line, unreadable
 from ucfl.federation import Architecture, Federation
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 #: The splits on which models are evaluated after every round.
 EVALUATED: tuple[Split, ...] = ("test", "validation")
 CONFIGURATION, HISTORY, CHECKPOINT = "run.json", "history.parquet", checkpoint_name()
-Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Run:
 
     folder: Path
     scenario: Scenario
-    algorithm: Algorithm
+    algorithm: Facts
     seed: int
     architecture: Architecture | None = field(default=None, compare=False)
 
@@ -64,7 +63,7 @@ class Run:
         try:
             # Runs of version 0.1 do not say that they kept every last batch.
             scenario = Scenario.model_validate({"last_batch": "keep", **about["scenario"]})
-            algorithm = algorithms.find(about["algorithm"])
+            algorithm = _facts(about)
         except (ValueError, UcflError) as error:
             raise UcflError(
                 f"{folder} holds a run that this version cannot read ({first_line(error)})."
@@ -75,6 +74,24 @@ class Run:
     def checkpoint(self) -> Checkpoint:
         """The newest checkpoint, on the CPU."""
         return Checkpoint.load(self.folder / CHECKPOINT, torch.device("cpu"))
+
+    def load_algorithm(self) -> Algorithm:
+        """The algorithm itself, whose class must be there: reading a run does not need it."""
+        return algorithms.revived(self.algorithm)
+
+    @cached_property
+    def findings(self) -> Findings:
+        """What the algorithm said of its last state.
+
+        Checkpoints of version 0.1 do not tell, so their algorithms are asked now.
+        """
+        try:
+            found, state = self.checkpoint.findings, self.checkpoint.state
+            found = self.load_algorithm().findings(state) if found is None else found
+            found.check(self.users)
+            return found
+        except (KeyError, TypeError, ValueError, AssertionError, RuntimeError) as error:
+            raise unreadable(self.folder / CHECKPOINT, error, AGAIN) from error
 
     @cached_property
     def history(self) -> pd.DataFrame:
@@ -186,30 +203,34 @@ class Run:
         }
 
     @property
+    def stopped_early(self) -> str:
+        """By which callback the run was ended before its last round, and why; empty if by none."""
+        return self.checkpoint.stopped
+
+    @property
+    def metrics(self) -> list[str]:
+        """What the history has for every user: the metrics, and what callbacks added."""
+        return list(self.checkpoint.history)
+
+    @property
     def audience(self) -> Audience | None:
         """Which of the last round's broadcasts each user listened to; None: to all of them."""
-        return self._in_state(self.algorithm.audience)
+        return self.findings.audience
 
     @property
     def collaboration(self) -> Collaboration | None:
         """Who learns from whom, and which parts are mixed; None for methods that do not say."""
-        found = self._in_state(self.algorithm.collaboration)
-        if found is not None and not found.fits(self.users):
-            error = ValueError("its weights do not fit its users")
-            raise unreadable(self.folder / CHECKPOINT, error, AGAIN)
-        return found
-
-    def _in_state(self, find: Callable[[State], Found]) -> Found:
-        """What an algorithm finds in its state; one of version 0.1 may lack it, being damaged."""
-        try:
-            return find(self.checkpoint.state)
-        except (KeyError, TypeError, ValueError, AssertionError, RuntimeError) as error:
-            raise unreadable(self.folder / CHECKPOINT, error, AGAIN) from error
+        return self.findings.collaboration
 
     @property
     def start_traffic(self) -> Traffic:
         """What was sent and computed once, before the first round."""
         return Traffic(**self.about["start_traffic"])
+
+
+def holds_runs(folder: Path) -> bool:
+    """Whether a folder is a run, or has runs in it."""
+    return (folder / CONFIGURATION).exists() or any(folder.glob(f"*/{CONFIGURATION}"))
 
 
 def find_runs(folder: Path) -> dict[str, list[Run]]:
@@ -261,6 +282,12 @@ def read_configuration(folder: Path) -> dict[str, Any]:
         raise unreadable(file, error, AGAIN) from error
 
 
+def _facts(about: Mapping[str, Any]) -> Facts:
+    """What a stored run says of its algorithm; before version 0.2 it said the label alone."""
+    stored = about.get("algorithm_facts")
+    return algorithms.find(about["algorithm"]).facts if stored is None else Facts(**stored)
+
+
 def write_configuration(
     folder: Path,
     configuration: Configuration,
@@ -294,7 +321,8 @@ def write_configuration(
         "format": FORMAT,
         "configuration": configuration.identity(),
         "scenario": configuration.scenario.model_dump(mode="json"),
-        "algorithm": configuration.algorithm,
+        "algorithm": configuration.algorithm.label,
+        "algorithm_facts": asdict(configuration.algorithm),
         "seed": configuration.seed,
         "start_traffic": asdict(start_traffic),
         "users": {
@@ -303,6 +331,7 @@ def write_configuration(
             "groups": None if users.groups is None else users.groups.tolist(),
             "label_counts": None if (counts := users.label_counts()) is None else counts.tolist(),
             "test_sizes": users.test.sizes.tolist(),
+            "class_names": users.class_names,
         },
         "input_shape": users.input_shape,
         "input_type": str(users.train.inputs.dtype).removeprefix("torch."),

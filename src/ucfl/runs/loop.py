@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Literal, Unpack
 
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ucfl import algorithms, distributed
 from ucfl.algorithms import Algorithm
+from ucfl.algorithms.algorithm import check_state
 from ucfl.errors import Diverged, UcflError
 from ucfl.federation import (
     Architecture,
@@ -24,11 +24,11 @@ from ucfl.federation import (
     Objective,
 )
 from ucfl.federation import objective as objective_of
-from ucfl.measure import ACCURACY, Measure
 from ucfl.runs import stopping
 from ucfl.runs.arrivals import welcome
 from ucfl.runs.attendance import Attendance
 from ucfl.runs.building import Engine, adjusted, federation, populated
+from ucfl.runs.callbacks import Callback, RoundInfo, call, extended
 from ucfl.runs.checkpoint import Checkpoint, before
 from ucfl.runs.claim import claimed, common_point
 from ucfl.runs.configuration import Configuration, explicit
@@ -42,28 +42,10 @@ from ucfl.runs.folder import (
     write_configuration,
 )
 from ucfl.runs.keep import checkpoint_file, complete, keep_anywhere, keep_or_go_on
-from ucfl.users import Scenario, Users
+from ucfl.runs.progress import OnRound, Progress, shown_in_notebook
+from ucfl.users import ModelSource, Scenario, Users
 from ucfl.wireless import Traffic
 
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands, told after every round."""
-
-    label: str
-    round: int
-    rounds: int
-    mean: float
-    worst: float
-    measure: Measure = ACCURACY
-
-    @classmethod
-    def at(cls, label: str, t: int, rounds: int, test: ArrayLike, measure: Measure) -> Progress:
-        """After round t, in which users have these test values [users]."""
-        return cls(label, t, rounds, measure.mean(test), measure.worst(test), measure)
-
-
-OnRound = Callable[[Progress], None]
 #: What becomes of a user whose model is no longer finite.
 OnDivergence = Literal["drop", "stop"]
 #: Told in plain words what an algorithm found before its first round.
@@ -88,7 +70,7 @@ class Stopped(Exception):  # noqa: N818 (a stop is no error)
 
 def run(
     scenario: str | Scenario,
-    algorithm: str | Algorithm,
+    algorithm: str | Algorithm | type[Algorithm],
     *,
     seed: int = 0,
     rounds: int | None = None,
@@ -97,54 +79,54 @@ def run(
     fresh: bool = False,
     on_divergence: OnDivergence = "drop",
     users: Users | None = None,
+    model: ModelSource | None = None,
     objective: Objective | str | None = None,
     participation: CohortFunction | float | str | None = None,
     checkpoint_seconds: float = 10.0,
+    callbacks: Sequence[Callback] = (),
     on_round: OnRound | None = None,
     on_note: OnNote | None = None,
     **engine: Unpack[Engine],
 ) -> Run:
     """Train one algorithm on one scenario, and keep the run in a folder.
 
-    ``users`` takes the place of the scenario's own users, ``objective`` that of its objective,
-    ``participation`` that of its participation: it may be a function that gives the places of
-    round t's users. The folder is
-    ``out``, or one under ``runs/`` named after the configuration. An unfinished run there is
-    continued with ``resume`` and replaced with ``fresh``; a checkpoint is written every
+    The algorithm is a name, ``module:Class``, a class or an object. ``users`` takes the place of
+    the scenario's own users, ``model`` that of its model (a module, or a function that makes one),
+    ``objective`` that of its objective, ``participation`` that of its participation: it may be a
+    function that gives the places of round t's users.
+
+    The folder is ``out``, or one under ``runs/`` named after the configuration. An unfinished run
+    there is continued with ``resume`` and replaced with ``fresh``; a checkpoint is written every
     ``checkpoint_seconds`` and at the end. Same seed and machine, same numbers, however often it was
     stopped.
+
+    ``callbacks`` are functions of a :class:`~ucfl.runs.RoundInfo`, called after every round: what
+    they return, as a mapping from names to a number or one per user, is added to the history;
+    :class:`ucfl.StopRun` ends the run with that round.
 
     A user whose model becomes NaN or infinite is named, and is absent from that round on (``drop``;
     its accuracies are NaN then), or ends the run (``stop``); the rounds before are kept.
 
     Under ``torchrun`` each process trains its share of the users; the first one writes the run.
     """
-    found = adjusted(scenario, rounds)
-    if isinstance(participation, int | float | str):
-        found, participation = found.change({"participation": participation}), None
-    found = (
-        found
-        if objective is None
-        else found.change(
-            {"objective": objective if isinstance(objective, str) else objective.name}
-        )
-    )
-    objective = objective_of(found.objective if objective is None else objective)
+    who = participation if callable(participation) else None
+    share = None if callable(participation) else participation
+    name = objective.name if isinstance(objective, Objective) else objective
+    found = adjusted(scenario, rounds=rounds, model=model, participation=share, objective=name)
+    goal = objective_of(found.objective if objective is None else objective)
     scenario, users = populated(found, seed, users)
-    fed = federation(
-        scenario, seed, users=users, participation=participation, objective=objective, **engine
-    )
     return train(
         scenario,
-        algorithms.find(algorithm) if isinstance(algorithm, str) else algorithm,
-        fed,
+        algorithms.find(algorithm),
+        federation(scenario, seed, users=users, participation=who, objective=goal, **engine),
         users,
         out=Path(out) if out is not None else None,
         resume=resume,
         fresh=fresh,
         on_divergence=on_divergence,
         checkpoint_seconds=checkpoint_seconds,
-        on_round=on_round,
+        callbacks=callbacks,
+        on_round=shown_in_notebook(on_round),
         on_note=on_note,
     )
 
@@ -160,17 +142,17 @@ def train(
     fresh: bool = False,
     on_divergence: OnDivergence = "drop",
     checkpoint_seconds: float = 10.0,
+    callbacks: Sequence[Callback] = (),
     on_round: OnRound | None = None,
     on_note: OnNote | None = None,
 ) -> Run:
     """The loop itself, on a federation that stands; ``users`` are those of all processes."""
+    if callbacks and distributed.ranks() > 1:
+        raise UcflError(
+            "callbacks see all users of a run, so they need one process: give none here."
+        )
     if resume and fresh:
         raise UcflError("--resume goes on with a run and --fresh replaces it: give one of them.")
-    if distributed.ranks() > 1 and not algorithm.sharded:
-        raise UcflError(
-            f"{algorithm.name} looks at all users' models at once, so its users cannot be shared "
-            "out to processes; run it in one."
-        )
     if scenario.initialisation is None and explicit(scenario).initialisation == "own" and on_note:
         on_note(OWN_WEIGHTS)
     scenario = explicit(scenario)
@@ -191,7 +173,7 @@ def train(
         fed.device,
     )
     attendance = Attendance(algorithm, fed, users, Deadline.of(scenario, fed, users))
-    algorithm.check(fed)
+    check_served(algorithm, fed)
     first = distributed.is_first()
     with ExitStack() as stack:
         point = None
@@ -213,10 +195,21 @@ def train(
             on_round if first else None,
             on_note if first else None,
             attendance,
+            tuple(callbacks),
         )
         with stopping.between_rounds():
             loop(point)
-    return Run(folder, scenario, algorithm, fed.seed, Architecture.of(fed))
+    return Run(folder, scenario, configuration.algorithm, fed.seed, Architecture.of(fed))
+
+
+def check_served(algorithm: Algorithm, fed: Federation) -> None:
+    """Raise where an algorithm cannot serve these users, or not in these processes."""
+    if distributed.ranks() > 1 and not algorithm.sharded:
+        raise UcflError(
+            f"{algorithm.name} looks at all users' models at once, so its users cannot be shared "
+            "out to processes; run it in one."
+        )
+    algorithm.check(fed)
 
 
 @dataclass(frozen=True)
@@ -233,6 +226,7 @@ class Loop:
     on_round: OnRound | None
     on_note: OnNote | None
     attendance: Attendance
+    callbacks: tuple[Callback, ...] = ()
 
     def __call__(self, point: Checkpoint | None) -> None:
         """Train from a checkpoint, or from the start, to the end or until a stop is asked for."""
@@ -254,13 +248,17 @@ class Loop:
             while True:
                 due = time.perf_counter() - saved >= self.checkpoint_seconds
                 due, stop = distributed.decided(due, stopping.asked(), device)
-                if stop or point.round == rounds:
+                if stop or point.round == rounds or point.stopped:
                     break
                 if due and point.round > kept:
-                    kept = point.round if keep_or_go_on(self.folder, point, device) else kept
+                    kept = (
+                        point.round
+                        if keep_or_go_on(self.folder, self._told(point), device)
+                        else kept
+                    )
                     saved = time.perf_counter()
                 # One assignment: a stop anywhere in a round leaves the round before, whole.
-                point = self._after_a_round(point, began)
+                point = self._called_back(point, self._after_a_round(point, began))
                 self._tell(point)
                 if point.round == first:
                     self._note(f"executor: {self.fed.executor}")
@@ -268,15 +266,17 @@ class Loop:
                 point = self._with_newcomers(point)
                 kept = -1 if point.newcomers else kept
             if point.round > kept:
-                keep_anywhere(self.folder, point, device)
+                keep_anywhere(self.folder, self._told(point), device)
         except (KeyboardInterrupt, Diverged) as error:
             # Where one process of several was interrupted, the others are elsewhere.
             if point.round > kept and (distributed.ranks() == 1 or isinstance(error, Diverged)):
-                keep_anywhere(self.folder, point, device)
+                keep_anywhere(self.folder, self._told(point), device)
             if isinstance(error, Diverged):
                 raise
             raise Stopped(self.folder, point.round) from None
-        if point.round < rounds:
+        if point.stopped:
+            self._note(f"{self.algorithm.label}: {point.stopped}; --resume goes on.")
+        elif point.round < rounds:
             raise Stopped(self.folder, point.round)
         distributed.barrier()  # the first has stored the last round: the one before may go
         before(checkpoint_file(self.folder)).unlink(missing_ok=True)
@@ -288,7 +288,7 @@ class Loop:
     def _describe(self, point: Checkpoint, once: Traffic) -> None:
         """Write what the run is; of a finished one, only what a stop has left undone."""
         rounds = self.configuration.scenario.rounds
-        finished = point.round == rounds
+        finished = point.round == rounds or bool(point.stopped)
         if not finished or read_configuration(self.folder)["scenario"]["rounds"] != rounds:
             write_configuration(
                 self.folder, self.configuration, self.fed, self.users, once, point.round
@@ -302,11 +302,25 @@ class Loop:
             state = self.algorithm.start(self.fed)
         except Diverged as error:  # one process does not know the others' names
             raise Diverged(error.users, self.users.names, error.round) from None
+        check_state(self.algorithm.name, state)
         if text := self.algorithm.describe(state):
             self._note(f"{self.algorithm.label}: {text}")
         self.attendance.check(state, self.configuration.scenario.rounds)
         point = Checkpoint(0, 0.0, state, {}, torch.zeros(0, 3, dtype=torch.float64))
-        return replace(point, history=self._evaluated(point))
+        return replace(self._told(point), history=self._evaluated(point))
+
+    def _told(self, point: Checkpoint) -> Checkpoint:
+        """The checkpoint with what the algorithm says of its state: readers have no other way."""
+        findings = self.algorithm.findings(point.state).of_all(
+            len(self.users), lambda each: self.fed.gathered(each.to(self.fed.device))
+        )
+        try:
+            findings.check(len(self.users))
+        except ValueError as error:
+            raise UcflError(
+                f"{self.algorithm.name}: what collaboration() gives cannot be reported: {error}."
+            ) from error
+        return replace(point, findings=findings)
 
     def _on_device(self, point: Checkpoint) -> Checkpoint:
         state = {
@@ -330,6 +344,7 @@ class Loop:
                 break
             try:
                 state = self.algorithm.round(fed, point.state, t)
+                check_state(self.algorithm.name, state)
                 state = {**state, **fed.memory.after}
                 break
             except Diverged as error:
@@ -361,6 +376,23 @@ class Loop:
         if found is None:
             self._note(f"{self.algorithm.label} has no model for newcomers.")
         return replace(point, newcomers=found or {})
+
+    def _called_back(self, before: Checkpoint, after: Checkpoint) -> Checkpoint:
+        """The round with what callbacks add to its history, or stopped by one of them."""
+        info = RoundInfo(
+            self.algorithm,
+            self.fed,
+            self.folder,
+            after.round,
+            self.configuration.scenario.rounds,
+            after.state,
+            after.history,
+            Traffic(*after.traffic[-1].tolist()),
+            after.seconds,
+        )
+        added, stopped = call(self.callbacks, info)
+        history = extended(before.history, after.history, added)
+        return replace(after, history=history, stopped=stopped if info.round < info.rounds else "")
 
     def _evaluated(self, point: Checkpoint) -> dict[str, Tensor]:
         """The history with the metrics of the state's models appended; NaN for who is gone.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from ucfl.arrays import read_npy, read_npz
 from ucfl.collaboration import stream_choices, tradeoff_function
 from ucfl.collaboration.streams import MOST_STREAMS, NEARLY
 from ucfl.errors import UcflError, unreadable
+from ucfl.imports import load
 from ucfl.runs.building import federation
 from ucfl.runs.folder import Run, find_runs
 from ucfl.runs.timing import common_target, curve, unequal_rounds
@@ -131,10 +131,7 @@ def worth_function(name: str, users: int) -> Worth:
     """
     word, colon, text = name.partition(":")
     if _is_own(name):
-        try:
-            own: Worth = getattr(importlib.import_module(word), text)
-        except (ImportError, AttributeError) as error:
-            raise UcflError(f"the trade-off {name!r} cannot be imported ({error}).") from error
+        own: Worth = load(name, "trade-off")
         return own
     if word == "silhouette-per-time":
         try:

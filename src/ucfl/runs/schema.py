@@ -40,6 +40,7 @@ class StoredUsers(Stored):
     groups: list[Count] | None = None
     label_counts: list[list[Count]] | None = None
     test_sizes: list[Count] | None = None
+    class_names: list[str] | None = None
 
     @model_validator(mode="after")
     def _one_each(self) -> StoredUsers:
@@ -69,6 +70,22 @@ class StoredMetric(Stored):
     percent: bool
 
 
+class StoredFacts(Stored):
+    """Of :class:`ucfl.algorithms.Facts`."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str
+    label: str
+    tested_model: str
+    implementation: str = ""
+    hyper_parameters: dict[str, Any] = {}
+    reference: str = ""
+    cost: str = ""
+    streams_can_be_chosen: bool = False
+    code: str = ""
+
+
 class StoredRun(Stored):
     """``run.json``."""
 
@@ -76,6 +93,7 @@ class StoredRun(Stored):
     configuration: StoredConfiguration
     scenario: dict[str, Any]
     algorithm: str
+    algorithm_facts: StoredFacts | None = None
     seed: Count
     start_traffic: StoredTraffic
     users: StoredUsers
@@ -94,6 +112,30 @@ class StoredRun(Stored):
     probe: list[FiniteFloat] | None = None
 
 
+class StoredPart(Stored):
+    """The part of :class:`ucfl.collaboration.MixedPart` that is not tensors."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str
+    share: Amount
+    streams: Count
+
+
+class StoredCollaboration(Stored):
+    """The part of :class:`ucfl.collaboration.Collaboration` that is not tensors."""
+
+    spread: float | None = None  # NaN for a user alone
+    parts: list[StoredPart] = []
+
+
+class StoredFindings(Stored):
+    """The part of :class:`ucfl.algorithms.Findings` that is not tensors."""
+
+    audience: list[Amount] | None = None
+    collaboration: StoredCollaboration | None = None
+
+
 class StoredPoint(Stored):
     """The part of a checkpoint that is not tensors."""
 
@@ -102,6 +144,8 @@ class StoredPoint(Stored):
     seconds: Amount
     values: dict[str, bool | int | float | str]
     dropped: dict[str, Count] = {}
+    findings: StoredFindings | None = None
+    stopped: str = ""
 
 
 class StoredCell(Stored):

@@ -1,6 +1,7 @@
 """Where users and their data come from."""
 
 from ucfl.users.form import IGNORED
+from ucfl.users.given import ModelSource
 from ucfl.users.newcomers import with_newcomers
 from ucfl.users.participation import Participation
 from ucfl.users.population import SPLITS, Examples, Split, Users
@@ -12,6 +13,7 @@ __all__ = [
     "SCENARIOS",
     "SPLITS",
     "Examples",
+    "ModelSource",
     "Participation",
     "Scenario",
     "Split",

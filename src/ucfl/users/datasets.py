@@ -51,7 +51,7 @@ def data_folder() -> Path:
 
 def load(name: str) -> Dataset:
     """A data set by name, read once per process."""
-    check_name("data set", name, LOADERS, "A folder with one .npz per user works too.")
+    check_name("data set", name, LOADERS, "A folder with one .npz or .csv per user works too.")
     return LOADERS[name]()
 
 

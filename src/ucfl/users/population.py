@@ -13,12 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ucfl.arrays import read_npz
 from ucfl.errors import UcflError
 from ucfl.memory import check_fits
+from ucfl.users.conversion import as_classes, as_pairs
+from ucfl.users.folders import read_folder
 from ucfl.users.form import Form, Pair, common_form
 from ucfl.users.names import checked_names, numbered_names, place_of
 from ucfl.users.partition import hold_out
+from ucfl.users.tables import frame_pairs
 from ucfl.users.words import in_words
 
 Split = Literal["train", "validation", "test"]
@@ -93,6 +95,7 @@ class Users:
     names: tuple[str, ...]
     groups: Tensor | None = None
     source: str = "arrays"
+    class_names: tuple[str, ...] | None = None
     newcomers: Users | None = None
 
     def __len__(self) -> int:
@@ -174,9 +177,9 @@ class Users:
     @classmethod
     def from_arrays(
         cls,
-        train: Sequence[Pair],
-        validation: Sequence[Pair] | None = None,
-        test: Sequence[Pair] | None = None,
+        train: Sequence[Any],
+        validation: Sequence[Any] | None = None,
+        test: Sequence[Any] | None = None,
         *,
         classes: int | None = None,
         groups: Sequence[int] | NDArray[Any] | None = None,
@@ -185,12 +188,13 @@ class Users:
         held_out: float | None = None,
         seed: int = 0,
     ) -> Users:
-        """Users from one (inputs, targets) pair of arrays each.
+        """Users from one (inputs, targets) pair each: arrays, tensors or lists.
 
         Targets in whole numbers are classes, numbered from 0 (sequences of them may have
-        positions that do not count, -100); floating-point ones are numbers.
-        Where neither ``validation`` nor ``test`` is given, a share ``held_out`` (a fifth, if none)
-        of every user's data is kept back and halved into the two (see
+        positions that do not count, -100); texts and other labels become classes in their order,
+        and ``class_names`` says which; floating-point targets are numbers. Where neither
+        ``validation`` nor ``test`` is given, a share ``held_out`` (a fifth, if none) of every
+        user's data is kept back and halved into the two (see
         :func:`ucfl.users.partition.hold_out`).
         """
         names = numbered_names(len(train)) if names is None else checked_names(names)
@@ -202,10 +206,12 @@ class Users:
         for split, pairs in (("validation", validation), ("test", test)):
             if pairs is not None and len(pairs) != len(train):
                 raise UcflError(f"{len(train)} users have training data but {len(pairs)} {split}.")
-        given: dict[str, Sequence[Pair]] = {"train": train}
-        given |= {"validation": validation} if validation is not None else {}
-        given |= {"test": test} if test is not None else {}
-        form = common_form(given, names, classes)
+        every = {"train": train, "validation": validation, "test": test}
+        given, class_names = as_classes(
+            {split: as_pairs(p, names) for split, p in every.items() if p is not None}, names
+        )
+        named = None if class_names is None else len(class_names)
+        form = common_form(given, names, named if classes is None else classes)
         if held_out is not None and len(given) > 1:
             raise UcflError(
                 "users have validation or test data of their own, so 'held_out' has no effect; "
@@ -215,13 +221,13 @@ class Users:
             share = HELD_OUT if held_out is None else held_out
             parts = [
                 hold_out(len(y), share, np.random.default_rng([seed, i]))
-                for i, (_, y) in enumerate(train)
+                for i, (_, y) in enumerate(given["train"])
             ]
             given = {
-                split: [_take(pair, part[s]) for pair, part in zip(train, parts, strict=True)]
+                split: [_take(p, part[s]) for p, part in zip(given["train"], parts, strict=True)]
                 for s, split in enumerate(SPLITS)
             }
-        nothing = [(x[:0], y[:0]) for x, y in train]
+        nothing = [(x[:0], y[:0]) for x, y in given["train"]]
         by_split = {split: given.get(split, nothing) for split in SPLITS}
         return cls(
             train=Examples.stack(by_split["train"], form),
@@ -232,7 +238,26 @@ class Users:
             names=names,
             groups=None if groups is None else torch.as_tensor(np.asarray(groups)).long(),
             source=source,
+            class_names=class_names,
         )
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        user: str = "user",
+        target: str = "label",
+        inputs: Sequence[str] | None = None,
+        **options: Any,
+    ) -> Users:
+        """Users from a pandas DataFrame: a column names each row's user, another is the target.
+
+        Models see the columns ``inputs``, or all others; further options are those of
+        :meth:`from_arrays`.
+        """
+        pairs, names = frame_pairs(frame, user, target, inputs)
+        return cls.from_arrays(pairs, **{"names": names, "source": "a data frame", **options})
 
     @classmethod
     def from_datasets(cls, datasets: Sequence[Any], **options: Any) -> Users:
@@ -241,62 +266,43 @@ class Users:
         for data in datasets:
             items = [data[i] for i in range(len(data))]
             x = np.stack([np.asarray(item[0]) for item in items]) if items else np.zeros((0,))
-            pairs.append((x, np.array([np.asarray(item[1]) for item in items])))
+            pairs.append((x, np.array([_value(item[1]) for item in items])))
         return cls.from_arrays(pairs, **options)
 
     @classmethod
     def from_folder(
-        cls, folder: str | Path, *, held_out: float | None = None, seed: int = 0
+        cls,
+        folder: str | Path,
+        *,
+        target: str | None = None,
+        held_out: float | None = None,
+        seed: int = 0,
     ) -> Users:
-        """Users from a folder with one ``.npz`` file each.
+        """Users from a folder with one ``.npz`` file each, or one ``.csv`` file each.
 
-        A file holds ``x`` and ``y`` (held-out data is then split off), or ``x_train``,
+        A ``.csv`` file has a line of column names; the column ``target`` is to be learnt (if none
+        is given, the one that is called target, label, class or y), the others are the inputs. An
+        ``.npz`` file holds ``x`` and ``y`` (held-out data is then split off), or ``x_train``,
         ``y_train`` and optionally the same for ``validation`` and ``test``; a scalar ``group``
         names the user's true group where one is known.
         """
-        folder = Path(folder)
-        files = sorted(folder.glob("*.npz"))
-        if not files:
-            raise UcflError(f"{folder} holds no .npz file; put one per user there.")
-        loaded = [read_npz(file, "write it again.") for file in files]
-        names = [file.stem for file in files]
-        whole = ["x" in arrays for arrays in loaded]
-        if any(whole) and not all(whole):
-            odd = files[whole.index(not whole[0])].name
-            raise UcflError(f"{odd} is laid out unlike {files[0].name}: use x, y in all or none.")
-        pairs: dict[str, list[Pair]] = {}
-        for split in [""] if all(whole) else SPLITS:
-            x, y = (f"x_{split}", f"y_{split}") if split else ("x", "y")
-            present = [x in arrays and y in arrays for arrays in loaded]
-            if any(present) and not all(present):
-                missing = files[present.index(False)].name
-                raise UcflError(f"{missing} has no {x} and {y}, which other users have; add them.")
-            if all(present):
-                pairs[split or "train"] = [(arrays[x], arrays[y]) for arrays in loaded]
-        if "train" not in pairs:
-            raise UcflError(f"{files[0].name} has neither x and y nor x_train and y_train.")
-        groups = [
-            _group(file, arrays["group"])
-            for file, arrays in zip(files, loaded, strict=True)
-            if "group" in arrays
-        ]
+        found = read_folder(Path(folder), target)
         return cls.from_arrays(
-            pairs["train"],
-            pairs.get("validation"),
-            pairs.get("test"),
-            groups=groups if len(groups) == len(files) else None,
-            names=names,
-            source=f"{len(files)} files of {folder.name}",
+            found.pairs["train"],
+            found.pairs.get("validation"),
+            found.pairs.get("test"),
+            groups=found.groups,
+            names=found.names,
+            source=f"{len(found.names)} files of {Path(folder).name}",
             held_out=held_out,
             seed=seed,
         )
 
 
+def _value(target: Any) -> Any:
+    """One of a data set's targets, which may be a tensor."""
+    return target.numpy() if isinstance(target, Tensor) else target
+
+
 def _take(pair: Pair, index: NDArray[np.int64]) -> Pair:
     return pair[0][index], pair[1][index]
-
-
-def _group(file: Path, value: NDArray[Any]) -> int:
-    if value.size != 1 or value.dtype.kind not in "iu" or not 0 <= value.item() < 2**31:
-        raise UcflError(f"{file}: a group is one whole number from 0 up; write it again.")
-    return int(value.item())

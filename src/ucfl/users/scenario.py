@@ -34,7 +34,9 @@ from ucfl.options import (
     reason,
 )
 from ucfl.users import datasets, partition, shifts
+from ucfl.users.folders import user_files
 from ucfl.users.form import Pair
+from ucfl.users.given import OWN, ModelSource, model_name
 from ucfl.users.participation import Participation
 from ucfl.users.population import HELD_OUT, Users
 
@@ -51,8 +53,6 @@ BELONGS_TO = {
     "held_out": "test_images",
     "momentum": "optimiser",
 }
-#: Before the source of users that were given by hand.
-OWN = "own users: "
 
 
 class Scenario(BaseModel):
@@ -67,7 +67,9 @@ class Scenario(BaseModel):
     name: str = "custom"
     description: str = ""
 
-    dataset: str = Field("mnist5k", description="mnist5k, emnist, cifar10, or a folder of .npz")
+    dataset: str = Field(
+        "mnist5k", description="mnist5k, emnist, cifar10, or a folder of .npz or .csv"
+    )
     users: Annotated[int, Field(le=1_000_000)] = Field(20, ge=1, description="number of users m")
     points: Count | None = Field(None, description="examples drawn from the data set in all")
     split: Literal["iid", "dirichlet", "sizes"] = Field("iid", description="who gets which")
@@ -87,7 +89,9 @@ class Scenario(BaseModel):
     )
     permute_labels: bool = Field(False, description="each group has its own random labels")
 
-    model: str = Field("lenet5", description="lenet5, vgg, mlp, logistic, or module:factory")
+    model: ModelSource = Field(
+        "lenet5", description="lenet5, vgg, mlp, logistic, or module:factory"
+    )
     initialisation: Literal["he-glorot", "own"] | None = Field(
         None,
         description="own keeps what the model's constructor made; if none, own for your own model "
@@ -142,6 +146,13 @@ class Scenario(BaseModel):
         1 / 3, description="n_k of eq. 9: a share of the user's data if below 1, else a count"
     )
 
+    @field_validator("model", mode="before")
+    @classmethod
+    def _makes_a_model(cls, value: Any) -> Any:
+        if not isinstance(value, str) and not callable(value):
+            raise ValueError("a model is a name, a torch.nn.Module, or a function that makes one")
+        return value
+
     @field_validator("participation", mode="before")
     @classmethod
     def _participates(cls, value: Any) -> Any:
@@ -185,6 +196,16 @@ class Scenario(BaseModel):
                 f"scenario {name!r}: {where + ': ' if where else ''}{reason(error)}{given}."
             ) from error
 
+    @property
+    def model_name(self) -> str:
+        """The model in words, also where it was given as an object."""
+        return model_name(self.model)
+
+    @property
+    def in_words(self) -> Scenario:
+        """The scenario as it can be stored."""
+        return self if isinstance(self.model, str) else self.change({"model": self.model_name})
+
     def change(self, fields: Mapping[str, Any]) -> Scenario:
         """The same scenario with some fields changed.
 
@@ -217,7 +238,7 @@ class Scenario(BaseModel):
                 "'system' has no effect without a deadline; leave it out, or set a deadline."
             )
         if is_folder(self.dataset):
-            there = len(list(Path(self.dataset).glob("*.npz")))
+            there = len(user_files(Path(self.dataset)))
             for field in ("users", *HOW_A_DATA_SET_IS_SPLIT):
                 if field != "users" or self.users != there:
                     found[field] = (

@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 from ucfl.errors import UcflError, first_line, unknown
+from ucfl.users.folders import input_shape
 from ucfl.users.scenario import Scenario, is_folder
 
 SCENARIOS: dict[str, Scenario] = {
@@ -77,14 +78,23 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 def find(name: str) -> Scenario:
-    """A scenario by its name, read from a TOML file, or made of a folder with one .npz per user."""
+    """A scenario by its name, read from a TOML file, or made of a folder with a file per user."""
     if name in SCENARIOS:
         return SCENARIOS[name]
     if name.endswith(".toml"):
         return _read(Path(name))
     if is_folder(name):
-        return Scenario(name=Path(name).resolve().name, dataset=name)
-    raise unknown("scenario", name, SCENARIOS, "A .toml file or a folder of .npz files works too.")
+        model = _model_for(input_shape(Path(name)))
+        return Scenario(name=Path(name).resolve().name, dataset=name, model=model)
+    raise unknown(
+        "scenario", name, SCENARIOS, "A .toml file or a folder of .npz or .csv files works too."
+    )
+
+
+def _model_for(shape: tuple[int, ...] | None) -> str:
+    """LeNet-5 for images that it can take, layers of all inputs for everything else."""
+    is_image = shape is None or (len(shape) == 3 and min(shape[1:]) >= 16)
+    return "lenet5" if is_image else "mlp"
 
 
 def _read(file: Path, above: tuple[Path, ...] = ()) -> Scenario:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +38,10 @@ class Audience:
         """Whether it is the audience of so many models."""
         heard = sum(share * (int(labels.max()) + 1) for share, labels in self.parts)
         return math.isclose(heard, models, rel_tol=1e-9)
+
+    def of_all(self, gathered: Callable[[Labels], Labels]) -> Audience:
+        """That of all users, where this one has some of them; ``gathered`` adds the others."""
+        return Audience(tuple((share, gathered(labels)) for share, labels in self.parts))
 
     def among(self, present: NDArray[np.bool_]) -> Audience:
         """Some of the users alone; streams that none of them hears are not sent."""

@@ -1,0 +1,46 @@
+"""What a person wrote and names as ``module:name``: their own model, algorithm or trade-off."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from ucfl.errors import UcflError, first_line
+
+
+def load(reference: str, kind: str) -> Any:
+    """What ``module:name`` refers to; the module is installed, or a file in the current folder."""
+    module_name, _, name = reference.partition(":")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # as with python -m
+    importlib.invalidate_caches()  # the file may have been written just now
+    try:
+        module = importlib.import_module(module_name)
+        return reduce(getattr, name.split("."), module)
+    except Exception as error:  # whatever the person's module raises while it loads
+        reason = _reason(error, module_name, name)
+        raise UcflError(f"the {kind} {reference!r} could not be loaded: {reason}.") from error
+    except SystemExit as error:
+        raise UcflError(
+            f"the {kind} {reference!r} could not be loaded: {module_name} ends the program while "
+            "it is imported; put what it runs under 'if __name__ == \"__main__\":'."
+        ) from error
+
+
+def _reason(error: Exception, module: str, name: str) -> str:
+    """Why, in words that say what to do or where to look."""
+    if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+        return (
+            f"there is no module {error.name!r} in the current folder or among the installed "
+            f"packages; work in the folder that holds {error.name}.py"
+        )
+    if isinstance(error, AttributeError) and module in sys.modules:
+        return f"the module {module!r} has no {name!r}"
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    place = "" if isinstance(error, SyntaxError) else f" ({Path(where.filename).name}, "
+    place += f"line {where.lineno})" if place else ""
+    return f"{type(error).__name__}: {first_line(error)}{place}"

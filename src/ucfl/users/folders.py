@@ -1,0 +1,83 @@
+"""Users' files: a folder with one for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ucfl.arrays import read_npz
+from ucfl.errors import UcflError
+from ucfl.users.form import Pair
+from ucfl.users.tables import read_csvs
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What a folder of users' files holds: the pairs of each split that is there."""
+
+    names: list[str]
+    pairs: dict[str, list[Pair]]
+    groups: list[int] | None
+
+
+def user_files(folder: Path) -> list[Path]:
+    """The users' files in a folder: .npz, or .csv where there is none of those."""
+    return sorted(folder.glob("*.npz")) or sorted(folder.glob("*.csv"))
+
+
+def input_shape(folder: Path) -> tuple[int, ...] | None:
+    """The shape of an example of the first user; None where that cannot be told."""
+    try:
+        file = user_files(folder)[0]
+        if file.suffix == ".csv":
+            return tuple(read_csvs([file])[0]["x"].shape[1:])
+        arrays = read_npz(file, "")
+        return tuple((arrays["x"] if "x" in arrays else arrays["x_train"]).shape[1:])
+    except (UcflError, LookupError):  # said when the users are made
+        return None
+
+
+def read_folder(folder: Path, target: str | None) -> Folder:
+    """Every user's arrays, laid out alike."""
+    files = user_files(folder)
+    if not files:
+        raise UcflError(f"{folder} holds no .npz or .csv file; put one per user there.")
+    if files[0].suffix == ".csv":
+        loaded = read_csvs(files, target)
+    elif target is not None:
+        raise UcflError("'target' names a column of .csv files, and these are .npz; leave it out.")
+    else:
+        loaded = [read_npz(file, "write it again.") for file in files]
+    names = [file.stem for file in files]
+    whole = ["x" in arrays for arrays in loaded]
+    if any(whole) and not all(whole):
+        odd = files[whole.index(not whole[0])].name
+        raise UcflError(f"{odd} is laid out unlike {files[0].name}: use x, y in all or none.")
+    pairs: dict[str, list[Pair]] = {}
+    for split in [""] if all(whole) else SPLITS:
+        x, y = (f"x_{split}", f"y_{split}") if split else ("x", "y")
+        present = [x in arrays and y in arrays for arrays in loaded]
+        if any(present) and not all(present):
+            missing = files[present.index(False)].name
+            raise UcflError(f"{missing} has no {x} and {y}, which other users have; add them.")
+        if all(present):
+            pairs[split or "train"] = [(arrays[x], arrays[y]) for arrays in loaded]
+    if "train" not in pairs:
+        raise UcflError(f"{files[0].name} has neither x and y nor x_train and y_train.")
+    groups = [
+        _group(file, arrays["group"])
+        for file, arrays in zip(files, loaded, strict=True)
+        if "group" in arrays
+    ]
+    return Folder(names, pairs, groups if len(groups) == len(files) else None)
+
+
+def _group(file: Path, value: NDArray[Any]) -> int:
+    if value.size != 1 or value.dtype.kind not in "iu" or not 0 <= value.item() < 2**31:
+        raise UcflError(f"{file}: a group is one whole number from 0 up; write it again.")
+    return int(value.item())

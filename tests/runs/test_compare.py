@@ -1,0 +1,111 @@
+"""Comparisons of a person's own users, models and methods beside ours."""
+
+import json
+import subprocess
+
+import pytest
+import torch
+from torch import nn
+
+import ucfl
+from conftest import make_users
+from runs.test_runs import ucfl_command, write_users
+from ucfl.algorithms import REGISTRY
+from ucfl.algorithms.fedprox import FedProx
+from ucfl.errors import UcflError
+from ucfl.runs import Run
+
+SCENARIO = ucfl.Scenario(name="mine", lr=0.05, batch=8, rounds=2)
+pytestmark = pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")  # alike users
+
+
+class Mine(FedProx):
+    """A method of one's own."""
+
+
+def flat_linear():
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+
+
+def test_own_users_model_and_methods_beside_names(tmp_path):
+    users = make_users([20, 8, 13])
+    result = ucfl.compare(
+        SCENARIO,
+        [Mine(mu=0.5), Mine, "fedavg"],
+        seeds=[0, 1],
+        users=users,
+        model=flat_linear,
+        out=tmp_path,
+    )
+    assert set(result.to_json()["algorithms"]) == {"Mine:mu=0.5", "Mine", "fedavg"}
+    alone = ucfl.run(SCENARIO, "fedavg", users=users, model=flat_linear, out=tmp_path / "alone")
+    one = result.runs["fedavg"][0]
+    assert torch.equal(one.checkpoint.state["theta"], alone.checkpoint.state["theta"])
+    again = Run.open(one.folder)
+    assert again.scenario == one.scenario
+    assert again.scenario.model == f"{__name__}:flat_linear"
+
+
+def test_a_module_is_stored_by_its_name_and_resumed_when_it_is_given_again(tmp_path):
+    torch.manual_seed(0)
+    users, model = make_users([20, 8, 13]), flat_linear()
+    before = model[1].weight.clone()
+    scenario = SCENARIO.change({"model": model})
+    run = ucfl.run(scenario, "fedavg", users=users, out=tmp_path / "r")
+    assert torch.equal(model[1].weight, before)
+    assert Run.open(run.folder).scenario.model == "own model: Sequential"
+    longer = {"users": users, "out": tmp_path / "r", "resume": True, "rounds": 3}
+    assert ucfl.run(scenario, "fedavg", **longer).checkpoint.round == 3
+    with pytest.raises(UcflError, match="given by hand"):
+        ucfl.run(run.scenario, "fedavg", **longer)
+    with torch.no_grad():
+        model[1].weight += 1
+    with pytest.raises(UcflError, match="different model"):
+        ucfl.run(scenario, "fedavg", **longer)
+
+
+def test_a_model_that_is_none_is_one_sentence():
+    with pytest.raises(UcflError, match=r"a model is a name, a torch\.nn\.Module, or a function"):
+        ucfl.Scenario(model=3)
+
+
+def test_who_takes_part_may_be_a_function(tmp_path):
+    result = ucfl.compare(
+        SCENARIO,
+        ["fedavg"],
+        users=make_users([20, 8, 13]),
+        model="logistic",
+        participation=lambda t: [t % 3],
+        out=tmp_path,
+    )
+    assert result.runs["fedavg"][0].checkpoint.cohorts.int().tolist() == [[0, 1, 0], [0, 0, 1]]
+
+
+def test_all_are_those_that_can_serve_the_users(tmp_path, monkeypatch):
+    for name in set(REGISTRY) - {"oracle", "local"}:
+        monkeypatch.delitem(REGISTRY, name)
+    said = []
+    options = {"model": "logistic", "on_note": said.append}
+    without = ucfl.compare(SCENARIO, users=make_users([9, 9]), out=tmp_path / "a", **options)
+    assert list(without.runs) == ["local"]
+    assert said[0].startswith("oracle is left out: the oracle needs the users' true groups")
+    groups = make_users([9, 9], groups=[0, 1])
+    assert set(ucfl.compare(SCENARIO, users=groups, out=tmp_path / "b", **options).runs) == {
+        "oracle",
+        "local",
+    }
+    with pytest.raises(UcflError, match="true groups"):
+        ucfl.compare(SCENARIO, ["oracle"], users=make_users([9, 9]), out=tmp_path / "c", **options)
+
+
+def test_a_folder_is_compared_with_the_defaults(tmp_path):
+    write_users(tmp_path / "data", points=20)
+    done = subprocess.run(
+        ucfl_command("compare", "data", "--model", "logistic", "--rounds", 1, "--json"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(json.loads(done.stdout)["algorithms"]) == set(REGISTRY) - {"oracle"}
+    assert "oracle is left out" in done.stderr

@@ -1,0 +1,217 @@
+"""Lists, tensors, data frames and CSV files as users; labels of any kind as classes."""
+
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import ucfl
+from ucfl.errors import UcflError
+from ucfl.users import Users, find
+
+ROWS = [[0.0, 1.0], [1.0, 0.0], [2.0, 2.0], [3.0, 1.0]]
+
+
+def labels(users, split="train"):
+    """Each user's labels as people called them."""
+    part = users.split(split)
+    names = users.class_names or [str(c) for c in range(users.classes)]
+    return [
+        [names[label] for label in row[:size]]
+        for row, size in zip(part.labels.tolist(), part.sizes.tolist(), strict=True)
+    ]
+
+
+def test_lists_tensors_arrays_and_frames_are_the_same_users():
+    given = {"held_out": 0.0}
+    expected = Users.from_arrays([(np.array(ROWS), np.array([0, 1, 2, 1]))], **given).checksum()
+    for x in (ROWS, torch.tensor(ROWS, requires_grad=True), pd.DataFrame(ROWS), tuple(ROWS)):
+        for y in ([0, 1, 2, 1], torch.tensor([0, 1, 2, 1]), pd.Series([0, 1, 2, 1])):
+            assert Users.from_arrays([(x, y)], **given).checksum() == expected
+
+
+@pytest.mark.parametrize(
+    ("mine", "yours", "names"),
+    [
+        (["cat", "dog"], ["emu", "cat"], ("cat", "dog", "emu")),
+        ([True, False], [True, True], ("False", "True")),
+        ([b"x", b"y"], [b"y", b"y"], ("b'x'", "b'y'")),
+        ([3, 1], ["b", "a"], ("1", "3", "a", "b")),
+        (pd.Series(["m", "w"], dtype="category"), pd.Series(["w", "w"]), ("m", "w")),
+    ],
+)
+def test_labels_of_any_kind_are_classes_with_names(mine, yours, names):
+    users = Users.from_arrays([(ROWS[:2], mine), (ROWS[:2], yours)], held_out=0.0)
+    assert users.class_names == names
+    assert users.classes == len(names)
+    assert labels(users) == [[str(label) for label in each] for each in (mine, yours)]
+    assert users.select([1]).class_names == names
+
+
+def test_classes_are_those_of_all_users_and_splits():
+    users = Users.from_arrays(
+        [(ROWS[:2], ["b", "c"])], [(ROWS[:1], ["a"])], [(ROWS[:2], ["d", "b"])]
+    )
+    assert users.class_names == ("a", "b", "c", "d")
+    assert labels(users) == [["b", "c"]]
+    assert labels(users, "test") == [["d", "b"]]
+
+
+def test_whole_numbers_stand_for_themselves():
+    users = Users.from_arrays([(ROWS, pd.array([0, 3, 3, 0], dtype="Int64"))], held_out=0.0)
+    assert users.class_names is None
+    assert users.classes == 4
+
+
+@pytest.mark.parametrize(
+    ("pairs", "sentence"),
+    [
+        ([([[1.0], [1.0, 2.0]], [0, 1])], "user-0: inputs cannot be made one array"),
+        ([3], r"give each user's data as \(inputs, labels\)"),
+        ([(ROWS, ["a", "b", None, "a"])], "user-0: train labels have gaps"),
+        ([(ROWS, ["a", "b", float("nan"), "a"])], "user-0: train labels have gaps"),
+        ([(ROWS, ["a"] * 4), (ROWS, [0.5] * 4)], "user-1: train labels are numbers"),
+        ([(ROWS, ["a", "b"])], "4 inputs but 2 labels"),
+        ([([["x"], ["y"]], [0, 1])], "inputs must be numbers"),
+    ],
+)
+def test_what_is_no_data_is_one_sentence(pairs, sentence):
+    with pytest.raises(UcflError, match=sentence):
+        Users.from_arrays(pairs)
+
+
+def frame():
+    return pd.DataFrame(
+        {
+            "age": [30, 40, 50, 60, 31, 41],
+            "who": ["bo", "al", "bo", "al", "bo", "bo"],
+            "height": [1.5, 1.6, 1.7, 1.8, 1.9, 2.0],
+            "ill": ["no", "yes", "no", "no", "yes", "no"],
+        }
+    )
+
+
+def test_a_data_frame_has_a_column_of_users_and_a_target():
+    users = Users.from_frame(frame(), user="who", target="ill", held_out=0.0)
+    assert users.names == ("al", "bo")
+    assert users.class_names == ("no", "yes")
+    assert labels(users) == [["yes", "no"], ["no", "no", "yes", "no"]]
+    assert users.train.inputs[0, :2].tolist() == torch.tensor([[40, 1.6], [60, 1.8]]).tolist()
+    chosen = Users.from_frame(frame(), user="who", target="ill", inputs=["age"])
+    assert chosen.input_shape == (1,)
+    assert chosen.train.inputs.dtype == torch.float32  # ages are quantities, not tokens
+
+
+def test_a_table_with_the_habits_of_pandas_is_enough():
+    class Table(dict):
+        columns = property(lambda self: list(self))
+
+    table = Table({name: column.to_list() for name, column in frame().items()})
+    users = Users.from_frame(table, user="who", target="ill")
+    assert users.checksum() == Users.from_frame(frame(), user="who", target="ill").checksum()
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "sentence"),
+    [
+        ({}, {"user": "whom"}, "unknown column 'whom'; did you mean 'who'"),
+        ({}, {"target": "illness"}, "unknown column 'illness'"),
+        ({}, {"inputs": ["size"]}, "unknown column 'size'"),
+        ({}, {"inputs": []}, "no column beside"),
+        ({"height": ["tall"] * 6}, {}, "column 'height' holds .* no numbers"),
+        ({"height": [1.0, None] * 3}, {}, "column 'height' has gaps"),
+        ({"who": ["al", None] * 3}, {}, "does not name the user of every row"),
+        ({"ill": ["no", None] * 3}, {}, "column 'ill' has gaps"),
+    ],
+)
+def test_what_is_wrong_with_a_data_frame_is_one_sentence(change, options, sentence):
+    with pytest.raises(UcflError, match=sentence):
+        Users.from_frame(frame().assign(**change), **{"user": "who", "target": "ill", **options})
+
+
+def write_csvs(folder, target="label", users=3):
+    rng = np.random.default_rng(0)
+    folder.mkdir()
+    for i in range(users):
+        rows = pd.DataFrame(rng.normal(size=(20, 3)), columns=["a", "b", "c"]).round(6)
+        rows.insert(1, target, np.where(rows["a"] > 0, "high", "low"))
+        rows.to_csv(folder / f"{'xyz'[i]}.csv", index=False)
+
+
+@pytest.mark.parametrize("target", ["target", "label", "class", "y"])
+def test_a_folder_with_a_csv_for_each_user(tmp_path, target):
+    write_csvs(tmp_path / "data", target)
+    users = Users.from_folder(tmp_path / "data", held_out=0.0)
+    assert users.names == ("x", "y", "z")
+    assert users.class_names == ("high", "low")
+    assert users.input_shape == (3,)
+    table = pd.read_csv(tmp_path / "data" / "y.csv")
+    assert labels(users)[1] == table[target].to_list()
+    expected = torch.tensor(table[["a", "b", "c"]].to_numpy(), dtype=torch.float32)
+    assert torch.equal(users.train.inputs[1], expected)
+
+
+def test_another_target_column_may_be_named(tmp_path):
+    write_csvs(tmp_path / "data", "level")
+    with pytest.raises(UcflError, match=r"has no column 'target', only a, level, b, c; call"):
+        Users.from_folder(tmp_path / "data")
+    assert Users.from_folder(tmp_path / "data", target="level").class_names == ("high", "low")
+
+
+def test_csv_users_are_run_with_the_defaults_and_their_classes_are_kept(tmp_path):
+    write_csvs(tmp_path / "data")
+    scenario = find(str(tmp_path / "data"))
+    assert scenario.model == "mlp"
+    run = ucfl.run(scenario, "fedavg", rounds=1, out=tmp_path / "r")
+    assert run.about["users"]["class_names"] == ["high", "low"]
+    assert run.about["users"]["names"] == ["x", "y", "z"]
+
+
+@pytest.mark.parametrize(("shape", "model"), [((1, 28, 28), "lenet5"), ((5,), "mlp")])
+def test_a_folders_model_fits_its_inputs(tmp_path, shape, model):
+    np.savez(tmp_path / "u.npz", x=np.zeros((4, *shape), np.float32), y=np.zeros(4, int))
+    assert find(str(tmp_path)).model == model
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "x.csv is damaged"),
+        ("a,label\n1,2,3\n", "x.csv is damaged"),
+        ("a,b\n1,2\n", "has no column 'target', only a, b"),
+        ("label\nhigh\n", "no column beside 'label'"),
+        ("a,label\nred,high\n", "column 'a' holds .* no numbers"),
+        ("a,label\n,high\n1,low\n", "column 'a' has gaps"),
+    ],
+)
+def test_what_is_wrong_with_a_csv_file_is_one_sentence(tmp_path, text, sentence):
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(UcflError, match=sentence):
+        Users.from_folder(tmp_path)
+
+
+def test_users_with_other_columns_are_one_sentence(tmp_path):
+    (tmp_path / "x.csv").write_text("a,label\n1,high\n")
+    (tmp_path / "y.csv").write_text("b,label\n1,high\n")
+    with pytest.raises(UcflError, match=r"y\.csv has other columns than x\.csv"):
+        Users.from_folder(tmp_path)
+
+
+def test_a_target_of_npz_files_has_no_effect_and_is_refused(tmp_path):
+    np.savez(tmp_path / "u.npz", x=np.zeros((4, 2)), y=np.zeros(4, int))
+    with pytest.raises(UcflError, match="leave it out"):
+        Users.from_folder(tmp_path, target="y")
+
+
+def test_data_sets_with_named_labels():
+    data = [(torch.zeros(2), "cat"), (torch.ones(2), "dog")]
+    assert Users.from_datasets([data], held_out=0.0).class_names == ("cat", "dog")
+
+
+def test_pandas_is_not_imported_by_users():
+    code = "import sys, ucfl.users; sys.exit('pandas' in sys.modules)"
+    import subprocess
+
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
