@@ -43,13 +43,13 @@ def test_a_callback_sees_every_round(tmp_path):
     assert (last.rounds, last.seed, last.label, last.folder) == (4, 0, "fedavg", run.folder)
     assert torch.equal(last.models, run.checkpoint.state["theta"])
     assert last.traffic == run.traffic
-    assert set(last.metrics) == {"test_accuracy", "validation_accuracy"}
+    assert {"test_accuracy", "validation_accuracy"} < set(last.metrics)
     assert last.metrics["test_accuracy"].tolist() == run.per_user("test_accuracy")[-1].tolist()
 
 
 def test_metrics_are_stored_and_change_nothing_else(tmp_path):
     run, plain = quick(tmp_path / "r", callbacks=[drift]), quick(tmp_path / "plain")
-    assert set(run.metrics) == {"test_accuracy", "validation_accuracy", "drift", "rounds"}
+    assert set(run.metrics) == {*plain.metrics, "drift", "rounds"}
     again = Run.open(run.folder)
     assert np.isnan(again.per_user("drift")[0]).all()  # nobody was asked before the first round
     assert (again.per_user("drift")[1:] > 0).all()

@@ -20,7 +20,7 @@ def labels(users, split="train"):
     names = users.class_names or [str(c) for c in range(users.classes)]
     return [
         [names[label] for label in row[:size]]
-        for row, size in zip(part.labels.tolist(), part.sizes.tolist(), strict=True)
+        for row, size in zip(part.targets.tolist(), part.sizes.tolist(), strict=True)
     ]
 
 
@@ -73,7 +73,7 @@ def test_whole_numbers_stand_for_themselves():
         ([(ROWS, ["a", "b", None, "a"])], "user-0: train labels have gaps"),
         ([(ROWS, ["a", "b", float("nan"), "a"])], "user-0: train labels have gaps"),
         ([(ROWS, ["a"] * 4), (ROWS, [0.5] * 4)], "user-1: train labels are numbers"),
-        ([(ROWS, ["a", "b"])], "4 inputs but 2 labels"),
+        ([(ROWS, ["a", "b"])], "4 inputs but 2 targets"),
         ([([["x"], ["y"]], [0, 1])], "inputs must be numbers"),
     ],
 )

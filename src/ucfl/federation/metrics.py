@@ -56,7 +56,7 @@ def _correct_by_class(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _mean_of_classes(sums: Tensor, count: Tensor) -> Tensor:
-    right, examples = sums.chunk(2, dim=-1)
+    right, examples = sums.tensor_split(2, dim=-1)
     return (right / examples).nanmean(-1) + 0 * right.sum(-1)  # a model of NaN has no accuracy
 
 
@@ -96,7 +96,7 @@ def _squares(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _explained(sums: Tensor, count: Tensor) -> Tensor:
-    numbers, squares = sums[..., 1:].chunk(2, dim=-1)
+    numbers, squares = sums[..., 1:].tensor_split(2, dim=-1)
     scatter = (squares - numbers.square() / count[..., None]).sum(-1)
     # Up to rounding: of a user whose targets are all the same there is nothing to explain.
     known = scatter > 1e-12 * squares.sum(-1)

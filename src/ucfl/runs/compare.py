@@ -13,7 +13,7 @@ from ucfl import algorithms as registry
 from ucfl import distributed
 from ucfl.algorithms import REGISTRY, Algorithm
 from ucfl.errors import UcflError
-from ucfl.federation import CohortFunction, Federation
+from ucfl.federation import CohortFunction, Federation, Objective
 from ucfl.federation import objective as objective_of
 from ucfl.runs.arrivals import over_seeds
 from ucfl.runs.building import Engine, adjusted, federation, populated
