@@ -178,7 +178,7 @@ def replaced_first(users, by):
         there, here = users.split(name), by.split(name)
         inputs, labels = there.inputs.clone(), there.targets.clone()
         inputs[0], labels[0] = here.inputs[0], here.targets[0]
-        return dataclasses.replace(there, inputs=inputs, labels=labels)
+        return dataclasses.replace(there, inputs=inputs, targets=labels)
 
     return dataclasses.replace(
         users, train=swap("train"), validation=swap("validation"), test=swap("test")

@@ -81,7 +81,7 @@ def test_the_pages_numbers_are_the_cells(store, cells):
         assert method["low"] is method["high"] is None  # a cell has no users round by round
         for each in mine:
             users = told["populations"][each.cell.seed]
-            assert users["accuracy"][label] == pytest.approx(each.final, abs=1e-3)
+            assert users["final"][label] == pytest.approx(each.final, abs=1e-3)
             assert users["groups"] == GROUPS.tolist()
 
 
@@ -163,7 +163,7 @@ def test_in_a_browser_it_leaves_out_what_cells_do_not_have(look, cells):
     assert "means over 1 to 3 seeds" in tab.locator("#rounds-caption").inner_text()
     method = method_of(told, "user-centric")
     bar = tab.locator('#bars [data-bar="user-centric"]').get_attribute("data-time")
-    first = next(t for t, mean in enumerate(method["mean"]) if mean >= told["target"]["accuracy"])
+    first = next(t for t, mean in enumerate(method["mean"]) if mean >= told["target"]["value"])
     times = SYSTEMS["slow-uplink"].elapsed(cells[-1].start_traffic, cells[-1].traffic, 4)
     assert float(bar) == pytest.approx(times[first])
     tab.locator("#heat").hover()

@@ -54,7 +54,7 @@ def test_metrics_are_stored_and_change_nothing_else(tmp_path):
     assert np.isnan(again.per_user("drift")[0]).all()  # nobody was asked before the first round
     assert (again.per_user("drift")[1:] > 0).all()
     assert again.per_user("rounds")[1:].tolist() == [[t] * 3 for t in (1, 2, 3, 4)]
-    ours = run.history[run.history["metric"].isin(plain.metrics)]
+    ours = run.history[run.history["metric"].isin(plain.metrics)].reset_index(drop=True)
     pd.testing.assert_frame_equal(ours, plain.history, check_exact=True)
     assert report.tell(report.gather([run.folder]))
 

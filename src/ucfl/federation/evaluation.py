@@ -83,7 +83,7 @@ def measured(
     if not sums:  # nobody has an example
         return {name: theta.new_full((fed.m,), torch.nan) for name in metrics}
     found = zip(metrics.items(), sums, strict=True)
-    return {name: metric.value(one, data.sizes) for (name, metric), one in found}
+    return {name: metric.value(one, data.sizes).to(theta.dtype) for (name, metric), one in found}
 
 
 def measured_outputs(fed: Federation, outputs: Tensor, data: Examples) -> dict[str, Tensor]:

@@ -51,7 +51,7 @@ def test_a_deadline_is_told_and_bounds_the_times_on_its_system(tmp_path, look):
     (method,) = story["methods"]
     assert 0 < sum(method["deadline"]["late"]) <= 6
     for name, system in SYSTEMS.items():
-        there = method_curve(method, story["users"], story["participants"], system)
+        there = method_curve(method, story, system)
         assert there.times == pytest.approx(curve(run, name).times), name
     assert np.diff(curve(run, "slow-uplink").times) == pytest.approx(7.0)
     tab = look(story)
