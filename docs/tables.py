@@ -16,11 +16,12 @@ from functools import cache, partial
 from pathlib import Path
 
 from ucfl import paper
-from ucfl.paper import beyond, tables
-from ucfl.paper.claims import TARGET, timed_curve
+from ucfl.paper import beyond, cells, tables
+from ucfl.paper.claims import TARGET
 from ucfl.paper.items import ADAPTIVE, GENEROUS, ITEMS, OURS
 from ucfl.paper.page import CLAIM_HEADERS, claims_as_text
 from ucfl.paper.printed import COVARIATE_SHIFT
+from ucfl.runs import curve
 from ucfl.wireless import SYSTEMS
 
 ROOT = Path(__file__).parent.parent
@@ -114,7 +115,8 @@ def parallel() -> str:
     for entry in entries:
         results = measured[entry]
         found = tables.Spread.over([float(r.curves["test_mean"][rounds]) for r in results])
-        own = [float(r.weights.diagonal().mean()) for r in results if r.weights is not None]
+        learnt = [r.collaboration for r in results if r.collaboration is not None]
+        own = [float(c.weights.diagonal().mean()) for c in learnt if c.weights is not None]
         kept = f"{min(own):.0%} to {max(own):.0%}" if own else "–"
         rows.append([entry.scenario.name, entry.algorithm, str(len(results)), str(found), kept])
     return tables.markdown(heads, rows)
@@ -135,7 +137,7 @@ def machines() -> str:
     """What the cells ran on."""
     found: dict[tuple[str, str], list[float]] = {}
     for result in (result for each in stored().values() for result in each):
-        row = result.row()
+        row = cells.row(result)
         found.setdefault((row["device"], row["versions"]), []).append(result.seconds)
     return tables.markdown(
         ["device", "versions", "cells", "hours in all"],
@@ -178,10 +180,10 @@ def adaptive_on_air() -> str:
     entries = {name: paper.PAPER.entry(COVARIATE_SHIFT, name) for name in names}
     heads, columns = ["method"], list[list[str]]()
     for system in SYSTEMS:
-        curves = {name: timed_curve(stored()[entry], system) for name, entry in entries.items()}
+        curves = {name: curve(stored()[entry], system) for name, entry in entries.items()}
         for target in (TARGET, float(curves["fedavg"].mean[-1])):
             heads.append(f"{system}, {target:.1f}%")
-            times = (curve.time_to(target) for curve in curves.values())
+            times = (one.time_to(target) for one in curves.values())
             columns.append(["never" if math.isinf(time) else f"{time:.0f}" for time in times])
     return tables.markdown(heads, [list(row) for row in zip(names, *columns, strict=True)])
 

@@ -39,8 +39,8 @@ def main() -> None:
             cells = paper.PAPER.entry(scenario, name).cells(range(5))
             found = [paper.Store(RESULTS).load(cell) for cell in cells]
             results = [result for result in found if result is not None]
-            means = [result.accuracy("mean", "best") / 100 for result in results]
-            sizes = [halves[result.cell.seed] for result in results]
+            means = [result.value("mean", "best") / 100 for result in results]
+            sizes = [halves[result.seed] for result in results]
             rows.append(
                 {
                     "scenario": scenario,
@@ -48,7 +48,7 @@ def main() -> None:
                     "seeds": len(results),
                     "test_examples": float(np.mean([test.mean() for test, _ in sizes])),
                     "mean": 100 * float(np.mean(means)),
-                    "worst": float(np.mean([r.accuracy("worst", "best") for r in results])),
+                    "worst": float(np.mean([r.value("worst", "best") for r in results])),
                     "by_chance": float(
                         np.mean([by_chance(t, p) for (t, _), p in zip(sizes, means, strict=True)])
                     ),

@@ -35,7 +35,7 @@ from paper.making import result
 from ucfl import report
 from ucfl.cli.common import scenario_from
 from ucfl.errors import UcflError
-from ucfl.paper import PAPER, Store
+from ucfl.paper import PAPER, Cell, Store
 from ucfl.paper.printed import LABEL_SHIFT
 from ucfl.runs import Run
 from ucfl.runs.checkpoint import Checkpoint
@@ -121,8 +121,8 @@ def cell(folder):
         PAPER.entry(LABEL_SHIFT, "user-centric"), rounds=5, weights=weights,
         silhouettes=np.linspace(0, 1, 4), labels=np.arange(4), groups=np.arange(4) // 2,
     )  # fmt: skip
-    store.save(made)
-    return store.file(made.cell)
+    store.save(Cell.of(made), made)
+    return store.file(Cell.of(made))
 
 
 def _old_cell(folder):
@@ -148,7 +148,7 @@ def _read_cells(folder):
     store = Store(folder)
     store.csv()
     for found in store.every():
-        store.load(found.cell)
+        store.load(Cell.of(found))
 
 
 def _read_cell_text(folder):

@@ -34,7 +34,12 @@ def contents(file):
         return read_configuration(file.parent)
     (found,) = Store(file.parent.parent).every()
     arrays = {k: v.tolist() for k, v in vars(found).items() if hasattr(v, "tolist")}
-    return found.cell, found.about, {k: v.tolist() for k, v in found.curves.items()}, arrays
+    arrays |= {k: v.tolist() for k, v in found.curves.items()}
+    arrays |= {k: v.tolist() for k, v in vars(found.collaboration).items() if hasattr(v, "tolist")}
+    heard = found.audience.labels.tolist()
+    plain = (found.scenario, found.algorithm, found.seed, found.best_round, found.start)
+    more = (found.seconds, found.model_bytes, found.population, found.origin)
+    return *plain, *more, arrays, heard
 
 
 def check(folder, name, times, seed):

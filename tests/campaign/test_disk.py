@@ -240,11 +240,11 @@ def test_a_full_disk_keeps_finished_cells_and_what_is_trained(tmp_path, monkeypa
     cells = paper.in_order(paper.find(["fig-accuracy"]), form, (0,))[:2]
     store, save, saved = paper.Store(tmp_path), paper.Store.save, []
 
-    def full(self, result):
-        saved.append(result.cell)
+    def full(self, cell, record):
+        saved.append(cell)
         if len(saved) == 2:
-            raise NotWritten(f"{self.file(result.cell)} cannot be written (No space left)")
-        save(self, result)
+            raise NotWritten(f"{self.file(cell)} cannot be written (No space left)")
+        save(self, cell, record)
 
     monkeypatch.setattr(paper.Store, "save", full)
     with pytest.raises(NotWritten):

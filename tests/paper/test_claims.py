@@ -5,9 +5,10 @@ import pytest
 
 from paper.making import result
 from ucfl.paper import PAPER, claims
-from ucfl.paper.claims import timed_curve, times_to
+from ucfl.paper.claims import silhouettes, times_to
 from ucfl.paper.items import ITEMS
 from ucfl.paper.printed import CONCEPT_SHIFT, COVARIATE_SHIFT, LABEL_SHIFT, TABLE_1, TABLE_2
+from ucfl.runs import curve
 from ucfl.wireless import SYSTEMS, Traffic
 
 FALLING = np.array([0, *np.linspace(0.2, 0.01, 18), 0])
@@ -40,8 +41,8 @@ def changed(scenario, algorithm, **options):
     cells = as_printed()
     entry = PAPER.entry(scenario, algorithm)
     made = cells[entry][0]
-    fields = {"mean": made.accuracy("mean", "best"), "worst": made.accuracy("worst", "best")}
-    fields |= {"streams": made.traffic[0, 0], "silhouettes": made.silhouettes}
+    fields = {"mean": made.value("mean", "best"), "worst": made.value("worst", "best")}
+    fields |= {"streams": made.traffic[0, 0], "silhouettes": silhouettes(made)}
     cells[entry] = [result(entry, **(fields | options))]
     return cells
 
@@ -137,7 +138,7 @@ def test_silhouettes():
 def test_time_is_counted_round_by_round():
     entry = PAPER.entry(COVARIATE_SHIFT, "user-centric:streams=4")
     made = [result(entry, streams=4.0, mean=80.0)]
-    found = timed_curve(made, "slow-uplink")
+    found = curve(made, "slow-uplink")
     assert found.times[10] - found.times[9] == pytest.approx(
         SYSTEMS["slow-uplink"].round_time(Traffic(4, 1), 4)
     )

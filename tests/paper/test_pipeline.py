@@ -88,16 +88,17 @@ def test_a_cell_holds_what_its_run_would_say(reproduced, tmp_path):
         )
         for who in ("mean", "worst"):
             for when in ("final", "best"):
-                assert kept.accuracy(who, when) == pytest.approx(run.summary[who][when], abs=1e-4)
+                assert kept.value(who, when) == pytest.approx(run.summary[who][when], abs=1e-4)
         np.testing.assert_array_equal(kept.traffic, run.checkpoint.traffic.numpy())
         np.testing.assert_allclose(kept.final, 100 * run.per_user("test_accuracy")[-1], atol=1e-4)
         validation = 100 * run.per_user("validation_accuracy")
         np.testing.assert_allclose(
             kept.curves["validation_mean"], np.nanmean(validation, axis=1), atol=1e-4
         )
-        assert kept.start_traffic == run.start_traffic
-    np.testing.assert_allclose(kept.weights, run.checkpoint.state["weights"], atol=1e-6)
-    np.testing.assert_array_equal(kept.groups, [0, 0, 1, 1, 2, 2, 3, 3])
+        assert kept.start == run.start_traffic
+    weights = kept.collaboration.weights
+    np.testing.assert_allclose(weights, run.checkpoint.state["weights"], atol=1e-6)
+    assert kept.population.groups == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 def test_asked_again_it_prints_at_once(reproduced, command, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 
 from paper.making import result
 from ucfl.display import show_page
-from ucfl.paper import EMBEDDED, ITEMS, PAPER, Store, find, in_order, make_page, survey
+from ucfl.paper import EMBEDDED, ITEMS, PAPER, Cell, Store, find, in_order, make_page, survey
 from ucfl.paper.items import DEAR_ROUNDS, LABEL_SHIFT_100, longest
 from ucfl.paper.printed import CONCEPT_SHIFT, COVARIATE_SHIFT, LABEL_SHIFT
 from ucfl.paper.reports import story, write_reports
@@ -52,7 +52,7 @@ def cells():
 def store(tmp_path, cells):
     store = Store(tmp_path)
     for each in cells:
-        store.save(each)
+        store.save(Cell.of(each), each)
     return store
 
 
@@ -68,19 +68,19 @@ def test_the_pages_numbers_are_the_cells(store, cells):
     told = on_page(file)
     assert (told["users"], told["rounds"], told["seeds"]) == (4, 150, [0, 1, 2])
     for label in ("fedavg", "local", "user-centric"):
-        mine = [each for each in cells if each.cell.entry.algorithm == label]
+        mine = [each for each in cells if each.label == label]
         method = method_of(told, label)
-        assert method["seeds"] == [each.cell.seed for each in mine]
+        assert method["seeds"] == [each.seed for each in mine]
         for who in ("mean", "worst"):
             curve = np.mean([each.curves[f"test_{who}"] for each in mine], axis=0)
             assert method[who] == pytest.approx(curve, abs=1e-3)
             for when in ("final", "best"):
-                values = [each.accuracy(who, when) for each in mine]
+                values = [each.value(who, when) for each in mine]
                 assert method[when][who] == pytest.approx(np.mean(values), abs=1e-4)
         assert method["traffic"] == [[150, *mine[0].traffic[0]]]
         assert method["low"] is method["high"] is None  # a cell has no users round by round
         for each in mine:
-            users = told["populations"][each.cell.seed]
+            users = told["populations"][each.seed]
             assert users["final"][label] == pytest.approx(each.final, abs=1e-3)
             assert users["groups"] == GROUPS.tolist()
 
@@ -97,7 +97,7 @@ def test_who_learns_from_whom_is_told_without_what_a_cell_does_not_keep(cells):
     used = learnt("user-centric:streams=2", 0, GROUPS[::-1].copy(), streams=2)
     shown = story(CONCEPT_SHIFT, PAPER, [*cells, used])["populations"][0]["collaboration"]
     assert (shown["of"], shown["own"]) == ("user-centric:streams=2", True)
-    assert shown["labels"] == used.labels.tolist()
+    assert shown["labels"] == used.audience.labels.tolist()
     everyone = learnt("parallel-user-centric", 0, None, streams=4)
     assert story(CONCEPT_SHIFT, PAPER, [everyone])["populations"][0]["collaboration"]["labels"]
 
@@ -126,7 +126,7 @@ def test_the_page_says_how_to_make_its_cells_again(cells):
 def test_a_page_has_the_cells_of_the_main_rounds_and_of_the_seeds_asked_for(store):
     short = PAPER.entry(CONCEPT_SHIFT, "pfedme")
     assert short.scenario.rounds == DEAR_ROUNDS
-    store.save(result(short))
+    store.save(Cell.of(result(short)), result(short))
     files = write_reports(find(["all"]), PAPER, [0, 1], store)
     told = on_page(files[CONCEPT_SHIFT])
     assert {method["label"] for method in told["methods"]} == {"fedavg", "local", "user-centric"}
@@ -164,7 +164,7 @@ def test_in_a_browser_it_leaves_out_what_cells_do_not_have(look, cells):
     method = method_of(told, "user-centric")
     bar = tab.locator('#bars [data-bar="user-centric"]').get_attribute("data-time")
     first = next(t for t, mean in enumerate(method["mean"]) if mean >= told["target"]["value"])
-    times = SYSTEMS["slow-uplink"].elapsed(cells[-1].start_traffic, cells[-1].traffic, 4)
+    times = SYSTEMS["slow-uplink"].elapsed(cells[-1].start, cells[-1].traffic, 4)
     assert float(bar) == pytest.approx(times[first])
     tab.locator("#heat").hover()
     assert "training examples" not in tab.locator("#heat-details").inner_text()
@@ -185,7 +185,7 @@ def test_the_stored_cells_make_small_pages_that_open(look):
         pytest.skip("no stored cells here")
     stored = Store(results).every()
     for name, scenario in longest(ITEMS.values(), PAPER).items():
-        mine = [each for each in stored if each.cell.entry.scenario == scenario]
+        mine = [each for each in stored if each.scenario == scenario]
         if mine:
             told = story(name, PAPER, mine)
             assert len(page(told).encode()) < 6e6

@@ -1,5 +1,7 @@
 """Tables say what was measured, beside what is printed, and whether they agree."""
 
+from dataclasses import replace
+
 import pytest
 
 from paper.making import result
@@ -39,8 +41,7 @@ def test_the_verdict_is_within_the_printed_deviation(value, verdict):
 
 def test_a_round_is_chosen_by_validation_and_never_by_test():
     entry = PAPER.entry(CONCEPT_SHIFT, "fedavg")
-    made = result(entry, mean=30.0)
-    made.about["best_round"] = 75  # half of the way
+    made = replace(result(entry, mean=30.0), best_round=75)  # half of the way
     row = row_of(table1(PAPER, {entry: [made]}), CONCEPT_SHIFT, "fedavg")
     assert (row.best.mean, row.final.mean) == pytest.approx((15, 30))
 

@@ -1,6 +1,6 @@
 """The paper's tables and figures, cell by cell, measured beside printed."""
 
-from ucfl.paper.cells import Cell, Entry, Result, Store
+from ucfl.paper.cells import Cell, Entry, Store
 from ucfl.paper.claims import Claim, claims
 from ucfl.paper.items import EMBEDDED, ITEMS, PAPER, Form, Item, find, in_order
 from ucfl.paper.page import Page, make_page
@@ -17,7 +17,6 @@ __all__ = [
     "Item",
     "Measured",
     "Page",
-    "Result",
     "Store",
     "Survey",
     "claims",

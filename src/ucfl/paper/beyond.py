@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 from ucfl import wireless
-from ucfl.paper.claims import TARGET, Claim, best, missing, timed_curve
+from ucfl.paper.claims import TARGET, Claim, best, missing
 from ucfl.paper.items import ADAPTIVE, GENEROUS, SWEPT, Form, sweep_entries
 from ucfl.paper.printed import CONCEPT_SHIFT, COVARIATE_SHIFT, LABEL_SHIFT
 from ucfl.paper.reproduce import Measured
 from ucfl.paper.tables import spread
+from ucfl.runs import curve
 
 #: Points under the oracle that are allowed: of the mean, and of the worst user.
 UNDER_ORACLE, WORST_UNDER_ORACLE = 0.5, 1.0
@@ -71,7 +72,7 @@ def ahead_on_air(form: Form, measured: Measured, system: str) -> Claim:
     )
     names = (ADAPTIVE, GENEROUS, "fedavg", "user-centric")
     found = {name: measured.get(form.entry(COVARIATE_SHIFT, name), ()) for name in names}
-    curves = {name: timed_curve(each, system) for name, each in found.items() if each}
+    curves = {name: curve(each, wireless.SYSTEMS[system]) for name, each in found.items() if each}
     if not {ADAPTIVE, "fedavg", "user-centric"} <= set(curves):
         return missing(text)
     targets = (TARGET, float(curves["fedavg"].mean[-1]))

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ucfl import wireless
 from ucfl.collaboration.streams import NEARLY
-from ucfl.paper.cells import Result
 from ucfl.paper.items import COVARIATE_LABEL_SHIFT, TIMED, Form
 from ucfl.paper.printed import (
     CONCEPT_SHIFT,
@@ -25,7 +25,7 @@ from ucfl.paper.printed import (
 )
 from ucfl.paper.reproduce import Measured
 from ucfl.paper.tables import Spread, spread, table1
-from ucfl.runs import Curve
+from ucfl.runs import Record, curve
 
 #: The accuracy in percent that methods race to (sec. V-D), and how many cells must agree.
 TARGET = 70.0
@@ -184,9 +184,14 @@ def parallel_form_leads(form: Form, measured: Measured, scenario: str) -> Claim:
     return Claim(text, parallel.mean >= own.mean, figures)
 
 
-def mean_silhouettes(results: Sequence[Result]) -> NDArray[np.float64] | None:
+def silhouettes(record: Record) -> Tensor | None:
+    """Those of a record's collaboration round, if it has one."""
+    return None if record.collaboration is None else record.collaboration.silhouettes
+
+
+def mean_silhouettes(results: Sequence[Record]) -> NDArray[np.float64] | None:
     """Of k = 1, 2, … over the seeds, as far as every seed goes."""
-    scores = [r.silhouettes for r in results if r.silhouettes is not None]
+    scores = [found.numpy() for r in results if (found := silhouettes(r)) is not None]
     if not scores:
         return None
     shortest = min(map(len, scores))
@@ -194,25 +199,11 @@ def mean_silhouettes(results: Sequence[Result]) -> NDArray[np.float64] | None:
     return mean
 
 
-def timed_curve(results: Sequence[Result], system: str) -> Curve:
-    """Accuracies at the times in T_dl that rounds end, over the seeds."""
-    network = wireless.SYSTEMS[system]
-    times = [
-        network.elapsed(result.start_traffic, result.traffic, int(result.about["users"]))
-        for result in results
-    ]
-    mean, worst = (
-        np.mean([result.curves[f"test_{who}"] for result in results], axis=0)
-        for who in ("mean", "worst")
-    )
-    return Curve(np.mean(times, axis=0), mean, worst, network.unit)
-
-
 def times_to(form: Form, measured: Measured, system: str) -> dict[str, float]:
     """When each timed method that is measured first has the target; infinite if never."""
     found = {name: measured.get(form.entry(COVARIATE_SHIFT, name), ()) for name in TIMED}
     return {
-        name: timed_curve(results, system).time_to(TARGET)
+        name: curve(results, wireless.SYSTEMS[system]).time_to(TARGET)
         for name, results in found.items()
         if results
     }
@@ -260,7 +251,7 @@ def best(form: Form, measured: Measured, scenario: str, algorithm: str, who: str
     return spread(measured.get(form.entry(scenario, algorithm), ()), who, "best")
 
 
-def _seeds(results: Sequence[Result]) -> str:
+def _seeds(results: Sequence[Record]) -> str:
     return f" (mean of {len(results)} seed{'s' * (len(results) > 1)})"
 
 

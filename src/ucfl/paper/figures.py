@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from ucfl.paper.cells import Entry, Floats, Result
-from ucfl.paper.claims import TARGET, timed_curve
+from ucfl.paper.cells import Entry, Floats
+from ucfl.paper.claims import TARGET, silhouettes
 from ucfl.paper.items import (
     ADAPTIVE,
     ITEMS,
@@ -21,6 +21,7 @@ from ucfl.paper.items import (
 from ucfl.paper.printed import COVARIATE_SHIFT, LABEL_SHIFT
 from ucfl.paper.reproduce import Measured
 from ucfl.report import figures
+from ucfl.runs import Record, curve
 from ucfl.wireless import SYSTEMS
 
 #: Silhouettes are drawn up to here: with 100 users, the rest would squeeze the peak to the edge.
@@ -44,9 +45,12 @@ def clusters(form: Form, measured: Measured) -> Panels:
     """W of the first seed: users in order of their four streams, framed, and their true groups."""
     panels = {}
     for name, entries in _by_scenario("fig-clusters", form, measured).items():
-        result = measured[entries[0]][0]
-        assert result.weights is not None
-        panels[name] = figures.heat_map(result.weights, result.labels, groups=result.groups)
+        found = measured[entries[0]][0]
+        learnt, groups = found.collaboration, found.population.groups
+        assert learnt is not None
+        assert learnt.weights is not None
+        labels = None if learnt.labels is None else learnt.labels.numpy()
+        panels[name] = figures.heat_map(learnt.weights.numpy(), labels, groups=groups)
     return panels
 
 
@@ -54,7 +58,7 @@ def silhouette(form: Form, measured: Measured) -> Panels:
     """Silhouette against k. k = 1 has none, and k = m has none either."""
     panels = {}
     for name, entries in _by_scenario("fig-silhouette", form, measured).items():
-        scores = [r.silhouettes for r in measured[entries[0]] if r.silhouettes is not None]
+        scores = [s.tolist() for r in measured[entries[0]] if (s := silhouettes(r)) is not None]
         most = min(MOST_STREAMS + 1, *map(len, scores))
         by_k = {k: [seed[k - 1] for seed in scores] for k in range(2, most)}
         panels[name] = figures.silhouettes({"user-centric": by_k})
@@ -68,7 +72,7 @@ def time(form: Form, measured: Measured) -> Panels:
         return {}
     panels = {}
     for system in SYSTEMS:
-        curves = {e.algorithm: timed_curve(measured[e], system) for e in entries}
+        curves = {e.algorithm: curve(measured[e], system) for e in entries}
         # To the end of the shortest but local training's, which costs next to nothing.
         ends = [float(curve.times[-1]) for name, curve in curves.items() if name != "local"]
         until = min(ends) if ends else None
@@ -82,9 +86,7 @@ def batch(form: Form, measured: Measured) -> Panels:
     for scenario in (LABEL_SHIFT_100, COVARIATE_SHIFT):
         found = {k: measured[e] for k, e in batch_entries(form, scenario).items() if e in measured}
         if found:
-            values = _as_many(
-                [[r.accuracy("mean", "best") for r in each] for each in found.values()]
-            )
+            values = _as_many([[r.value("mean", "best") for r in each] for each in found.values()])
             curves[form.scenarios[scenario].name] = (list(found), np.transpose(values))
     xlabel = "$n_k$, examples in a batch of the variance"
     return {"n_k": figures.against(curves, xlabel=xlabel)} if curves else {}
@@ -100,11 +102,11 @@ def beyond(form: Form, measured: Measured) -> Panels:
         panels[name] = figures.over_rounds(curves, width=figures.DOUBLE)
     found = {width: measured[entry] for width, entry in swept.items() if measured.get(entry)}
     if found:
-        best = {k: [r.accuracy("mean", "best") for r in each] for k, each in found.items()}
+        best = {k: [r.value("mean", "best") for r in each] for k, each in found.items()}
         lines = {"user-centric": (list(best), np.transpose(_as_many(best.values())))}
         for label in (ADAPTIVE, "fedavg"):
             if results := measured.get(form.entry(LABEL_SHIFT, label)):
-                level = [[r.accuracy("mean", "best")] * len(best) for r in results]
+                level = [[r.value("mean", "best")] * len(best) for r in results]
                 lines[label] = (list(best), np.array(level))
         xlabel = "fixed width $h$ of the kernel, in units of the noise floor"
         panels["widths"] = figures.against(lines, xlabel=xlabel, logarithmic=True)
@@ -146,9 +148,9 @@ def _over_rounds(item: str, form: Form, measured: Measured) -> Panels:
     return panels
 
 
-def _curves(results: Sequence[Result], rounds: int | None) -> Floats:
+def _curves(results: Sequence[Record], rounds: int | None) -> Floats:
     """[seeds, rounds + 1] mean test accuracies, all of them or the first."""
-    curves = np.stack([result.curves["test_mean"] for result in results])
+    curves = np.stack([record.mean for record in results])
     return curves if rounds is None else curves[:, : rounds + 1]
 
 

@@ -12,9 +12,9 @@ from typing import Any, Unpack
 from ucfl import algorithms
 from ucfl.errors import UcflError
 from ucfl.federation import Federation
-from ucfl.paper.cells import Cell, Entry, Result, Store
+from ucfl.paper.cells import Cell, Entry, Store
 from ucfl.paper.items import work
-from ucfl.runs import Progress, Run, Stopped, federation
+from ucfl.runs import Progress, Record, Run, Stopped, federation
 from ucfl.runs.building import Engine, find_device
 from ucfl.runs.claim import Unusable
 from ucfl.runs.files import remove_unfinished
@@ -25,7 +25,7 @@ from ucfl.runs.progress import OnRound
 from ucfl.users import Scenario, Users
 
 #: Results by entry, in order of their seeds: what tables, claims and figures are made from.
-Measured = Mapping[Entry, Sequence[Result]]
+Measured = Mapping[Entry, Sequence[Record]]
 
 #: How much of a cell is lost at most when its process is killed outright.
 CHECKPOINT_SECONDS = 20.0
@@ -36,7 +36,7 @@ class Survey:
     """Which cells are there, which are to do, and how long each will take, where that is known."""
 
     cells: tuple[Cell, ...]
-    done: Mapping[Cell, Result]
+    done: Mapping[Cell, Record]
     seconds: Mapping[Cell, float | None]
 
     @property
@@ -58,7 +58,7 @@ class Survey:
     @property
     def measured(self) -> Measured:
         """The finished cells by entry."""
-        found: dict[Entry, list[Result]] = {}
+        found: dict[Entry, list[Record]] = {}
         for cell in sorted(self.done, key=lambda cell: cell.seed):
             found.setdefault(cell.entry, []).append(self.done[cell])
         return found
@@ -94,7 +94,7 @@ def survey(
     cells: Sequence[Cell], store: Store, device: str = "auto", on_note: OnNote | None = None
 ) -> Survey:
     """What the store holds of the cells; a damaged one is said to be, and is to do."""
-    done: dict[Cell, Result] = {}
+    done: dict[Cell, Record] = {}
     for cell in cells:
         try:
             result = store.load(cell)
@@ -105,7 +105,7 @@ def survey(
         if result is not None:
             done[cell] = result
     here = device_name(find_device(device))
-    finished = [result for result in done.values() if result.about["device"] == here]
+    finished = [result for result in done.values() if result.origin.machine["device"] == here]
     missing = [cell for cell in cells if cell not in done]
     return Survey(tuple(cells), done, {cell: _expected(cell, finished) for cell in missing})
 
@@ -174,7 +174,7 @@ def _run_cell(
         except UcflError:  # damaged: it is run again
             done = False
         if not done:
-            store.save(Result.of(cell, _trained(cell, standing, store, on_round, on_note)))
+            store.save(cell, _trained(cell, standing, store, on_round, on_note).record)
         remove_unfinished(store.file(cell).parent, store.file(cell).name)
         shutil.rmtree(store.unfinished(cell), ignore_errors=True)
 
@@ -230,12 +230,12 @@ def _is_over(ends: float | None) -> bool:
     return ends is not None and time.monotonic() >= ends
 
 
-def _expected(cell: Cell, finished: Sequence[Result]) -> float | None:
+def _expected(cell: Cell, finished: Sequence[Record]) -> float | None:
     """From the seconds of finished cells of the same scenario: of the same method, if there are."""
     scenario, algorithm = cell.entry.scenario, cell.entry.algorithm
-    alike = [r for r in finished if r.cell.entry.scenario.name == scenario.name]
-    same = [r for r in alike if r.cell.entry.algorithm == algorithm]
-    rates = [r.seconds / (r.rounds * work(r.cell.entry.algorithm)) for r in same or alike]
+    alike = [r for r in finished if r.scenario.name == scenario.name]
+    same = [r for r in alike if r.label == algorithm]
+    rates = [r.seconds / (r.rounds * work(r.label)) for r in same or alike]
     if not rates:
         return None
     return sum(rates) / len(rates) * work(algorithm) * scenario.rounds

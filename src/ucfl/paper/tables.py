@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ucfl.paper.cells import Result
 from ucfl.paper.items import ITEMS, OURS, Form
 from ucfl.paper.printed import METHODS, SCENARIOS, TABLE_1, TABLE_2, Printed
 from ucfl.paper.reproduce import Measured
+from ucfl.runs import Record
 from ucfl.runs.folder import deviation
 
 #: Why `best` stands beside the printed value, for every page that shows it.
@@ -110,9 +110,9 @@ def _rows(
                 form.title(name),
                 entry.algorithm,
                 (METHODS | OURS)[entry.algorithm],
-                results[0].about["tested_model"] if results else "",
+                results[0].algorithm.tested_model if results else "",
                 entry.scenario.rounds,
-                tuple(result.cell.seed for result in results),
+                tuple(record.seed for record in results),
                 spread(results, who, "best"),
                 spread(results, who, "final"),
                 printed.get(name, {}).get(entry.algorithm) if entry.scenario.name == name else None,
@@ -121,9 +121,9 @@ def _rows(
     return sorted(rows, key=lambda row: list(SCENARIOS).index(row.scenario))
 
 
-def spread(results: Sequence[Result], who: str, when: str) -> Spread | None:
+def spread(results: Sequence[Record], who: str, when: str) -> Spread | None:
     """Over the seeds that are there."""
-    return Spread.over([r.accuracy(who, when) for r in results]) if results else None
+    return Spread.over([r.value(who, when) for r in results]) if results else None
 
 
 HEADERS = (

@@ -1,6 +1,5 @@
 """What people look at: figures in a journal's column, one interactive page, the terminal."""
 
-from ucfl.report.account import Account, Origin, Population
 from ucfl.report.export import EXPORTS
 from ucfl.report.figures import DOUBLE, SINGLE, check_suffix, save
 from ucfl.report.gallery import FIGURES, Look
@@ -13,10 +12,7 @@ __all__ = [
     "EXPORTS",
     "FIGURES",
     "SINGLE",
-    "Account",
     "Look",
-    "Origin",
-    "Population",
     "check_suffix",
     "compose",
     "follow",

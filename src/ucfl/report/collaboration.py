@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ucfl.collaboration import Diagnosis, fixed_streams
 from ucfl.collaboration.streams import NEARLY, fewest
-from ucfl.runs import Run
+from ucfl.runs import Record
 
 Floats = NDArray[np.float64]
 
@@ -37,41 +37,22 @@ class Panel:
         return [float(self.weights[np.ix_(here, here)].sum(1).mean()) for here in members]
 
 
-def collaboration(run: Run) -> Panel | None:
+def collaboration(record: Record) -> Panel | None:
     """What the run's collaboration round found; None for methods without one."""
-    found = run.collaboration
+    found = record.collaboration
     if found is None or found.weights is None or found.silhouettes is None:
         return None
-    return measured(
-        run.algorithm.label,
-        run.seed,
-        found.weights.double().numpy(),
-        found.silhouettes.double().numpy(),
-        None if found.labels is None else found.labels.numpy(),
-        found.spread,
-    )
-
-
-def measured(
-    label: str,
-    seed: int,
-    weights: Floats,
-    silhouettes: Floats,
-    labels: NDArray[np.int64] | None,
-    spread: float | None = None,
-) -> Panel:
-    """What a method's collaboration round found.
-
-    ``labels`` are None where users listen to all streams, ``spread`` where it was not kept.
-    """
+    weights = found.weights.double().numpy()
+    silhouettes = found.silhouettes.double().numpy()
     scores = dict(enumerate(silhouettes.tolist(), start=1))
     suggested = fewest(scores, NEARLY)
+    labels = None if found.labels is None else found.labels.numpy()
     own = labels is not None and len(np.unique(labels)) < len(weights)
     if labels is None or not own:
-        labels = fixed_streams(weights, suggested, seed=seed).labels
-    diagnosis = Diagnosis(len(weights), spread, suggested, scores[suggested])
+        labels = fixed_streams(weights, suggested, seed=record.seed).labels
+    diagnosis = Diagnosis(len(weights), found.spread, suggested, scores[suggested])
     return Panel(
-        of=label,
+        of=record.label,
         weights=weights,
         labels=labels,
         own=own,

@@ -106,7 +106,7 @@ def _over_seeds(runs: Runs, statistic: Callable[..., float]) -> dict[str, list[l
     """The statistic over users for every seed and round that all seeds of a method have."""
     found = {}
     for label, each in runs.items():
-        tests = [run.test for run in each]
+        tests = [run.split("test") for run in each]
         length = min(map(len, tests))
         found[label] = [[statistic(row) for row in test[:length]] for test in tests]
     return found
@@ -132,7 +132,7 @@ def _target(curves: dict[str, Curve], look: Look) -> float:
 
 
 def _measured(runs: Runs) -> dict[int, Panel]:
-    found = by_seed((run.seed, collaboration(run)) for each in runs.values() for run in each)
+    found = by_seed((run.seed, collaboration(run.record)) for each in runs.values() for run in each)
     if not found:
         raise UcflError(
             "none of these runs is user-centric, so nobody has measured W; add one that is."

@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucfl.errors import UcflError
-from ucfl.report.account import Account, account
 from ucfl.report.answer import SHARED_OR_ALONE, TOLD_THE_GROUPS, Story, answer
-from ucfl.report.collaboration import Panel, by_seed
+from ucfl.report.collaboration import Panel, by_seed, collaboration
 from ucfl.report.palette import GROUPS, styles
-from ucfl.runs import Run, find_runs
+from ucfl.runs import Record, Run, find_runs
 from ucfl.runs.arrivals import over_seeds
 from ucfl.runs.folder import deviation
 from ucfl.runs.timing import unequal_rounds
@@ -63,25 +62,25 @@ def gather(folders: Sequence[Path]) -> dict[str, list[Run]]:
 
 def tell(runs: Mapping[str, Sequence[Run]]) -> Story:
     """The story of runs by algorithm."""
-    return compose([account(run) for found in runs.values() for run in found])
+    return compose([run.record for found in runs.values() for run in found])
 
 
-def compose(accounts: Sequence[Account]) -> Story:
-    """The story of runs of one scenario, by their accounts; methods may differ in their seeds."""
-    by_label: dict[str, list[Account]] = {}
-    for one in accounts:
+def compose(records: Sequence[Record]) -> Story:
+    """The story of runs of one scenario, by their records; methods may differ in their seeds."""
+    by_label: dict[str, list[Record]] = {}
+    for one in records:
         by_label.setdefault(one.label, []).append(one)
-    first = accounts[0]
+    first = records[0]
     looks = styles(by_label)
     methods = [_method(label, found) | asdict(looks[label]) for label, found in by_label.items()]
     methods.sort(key=lambda method: -first.measure.goodness(method["final"]["mean"]))
     fedavg = next((method for method in methods if method["label"] == "fedavg"), methods[-1])
     told: Story = {
         "scenario": {"name": first.scenario.name, "description": first.scenario.description},
-        "users": len(first.population.names),
-        "participants": max(1, round(np.mean([one.participants for one in accounts]))),
+        "users": first.users,
+        "participants": max(1, round(np.mean([one.participants for one in records]))),
         "rounds": max(method["rounds"] for method in methods),
-        "seeds": sorted({one.seed for one in accounts}),
+        "seeds": sorted({one.seed for one in records}),
         "methods": methods,
         "measure": asdict(first.measure)
         | {"words": first.measure.words, "unit": first.measure.unit},
@@ -89,8 +88,8 @@ def compose(accounts: Sequence[Account]) -> Story:
         "systems": {name: asdict(system) for name, system in SYSTEMS.items()},
         "groups": GROUPS,
         "weight_step": WEIGHT_STEP,
-        "populations": _populations(accounts),
-        "repeat": _repeat(accounts),
+        "populations": _populations(records),
+        "repeat": _repeat(records),
     }
     told["chosen"] = _best(methods, TOLD_THE_GROUPS)
     told["personal"] = _best(methods, (*TOLD_THE_GROUPS, *SHARED_OR_ALONE))
@@ -101,43 +100,43 @@ def compose(accounts: Sequence[Account]) -> Story:
     return told
 
 
-def _method(label: str, accounts: Sequence[Account]) -> dict[str, Any]:
+def _method(label: str, records: Sequence[Record]) -> dict[str, Any]:
     """Curves and final values of one algorithm, over the rounds that all its seeds have."""
-    rounds = min(one.rounds for one in accounts)
-    means = np.array([one.mean[: rounds + 1] for one in accounts])
-    worsts = np.array([one.worst[: rounds + 1] for one in accounts])
-    bands = [one.band[:, : rounds + 1] for one in accounts if one.band is not None]
-    low, high = np.mean(bands, axis=0) if len(bands) == len(accounts) else (None, None)
-    best = [one.measure.chosen_round(one.validation[: rounds + 1]) for one in accounts]
-    picked = np.arange(len(accounts)), best
-    traffic = np.mean([one.traffic[:rounds] for one in accounts], axis=0)
-    start = np.mean([_row(one.start) for one in accounts], axis=0)
+    rounds = min(one.rounds for one in records)
+    means = np.array([one.mean[: rounds + 1] for one in records])
+    worsts = np.array([one.worst[: rounds + 1] for one in records])
+    bands = [one.band[:, : rounds + 1] for one in records if one.band is not None]
+    low, high = np.mean(bands, axis=0) if len(bands) == len(records) else (None, None)
+    best = [one.measure.chosen_round(one.validation[: rounds + 1]) for one in records]
+    picked = np.arange(len(records)), best
+    traffic = np.mean([one.traffic[:rounds] for one in records], axis=0)
+    start = np.mean([_row(one.start) for one in records], axis=0)
     return {
         "label": label,
-        "tested_model": accounts[0].tested_model,
-        "personal": accounts[0].is_personal,
+        "tested_model": records[0].algorithm.tested_model,
+        "personal": records[0].algorithm.streams_can_be_chosen,
         "streams": float(traffic[-1, 0]),
-        "seeds": [one.seed for one in accounts],
+        "seeds": [one.seed for one in records],
         "rounds": rounds,
         "start": start.tolist(),
         "traffic": _run_lengths(traffic),
-        "deadline": _deadline(accounts, rounds),
+        "deadline": _deadline(records, rounds),
         "mean": means.mean(0).tolist(),
         "deviation": _rounded(deviation(means)),
         "low": None if low is None else _rounded(low),
         "high": None if high is None else _rounded(high),
         "worst": _rounded(worsts.mean(0)),
         "worst_deviation": _rounded(deviation(worsts)),
-        "newcomers": over_seeds([one.newcomers for one in accounts]),
+        "newcomers": over_seeds([one.newcomers for one in records]),
         "final": _summary(means[:, -1], worsts[:, -1]),
         "best": _summary(means[picked], worsts[picked]),
     }
 
 
-def _deadline(accounts: Sequence[Account], rounds: int) -> dict[str, Any] | None:
+def _deadline(records: Sequence[Record], rounds: int) -> dict[str, Any] | None:
     """The deadline on one of the paper's systems, and the share of seeds that waited for it."""
-    time, name = accounts[0].scenario.deadline, accounts[0].scenario.system
-    late = [one.late[:rounds] > 0 for one in accounts if one.late is not None]
+    time, name = records[0].scenario.deadline, records[0].scenario.system
+    late = [one.late[:rounds].any(1) for one in records if one.late is not None]
     system = None if name is None else find(name)
     if time is None or not isinstance(system, WirelessSystem) or not late:
         return None
@@ -145,12 +144,12 @@ def _deadline(accounts: Sequence[Account], rounds: int) -> dict[str, Any] | None
     return {"time": time, "system": asdict(system), "late": _rounded(shares)}
 
 
-def _populations(accounts: Sequence[Account]) -> list[dict[str, Any]]:
+def _populations(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Users of each seed (another seed draws other users): who they are, and how they fared."""
     found, budget = [], MOST_WEIGHTS
-    learnt = by_seed((one.seed, one.collaboration) for one in accounts)
-    for seed in sorted({one.seed for one in accounts}):
-        here = [one for one in accounts if one.seed == seed]
+    learnt = by_seed((one.seed, collaboration(one)) for one in records)
+    for seed in sorted({one.seed for one in records}):
+        here = [one for one in records if one.seed == seed]
         budget -= learnt[seed].weights.size if seed in learnt else 0
         found.append(
             {
@@ -177,9 +176,9 @@ def _learnt(found: Panel, with_weights: bool) -> dict[str, Any]:
     }
 
 
-def _repeat(accounts: Sequence[Account]) -> dict[str, Any]:
+def _repeat(records: Sequence[Record]) -> dict[str, Any]:
     """All that it takes to make the runs again."""
-    origins = [one.origin for one in accounts]
+    origins = [one.origin for one in records]
     return {
         "commands": _distinct(origin.command for origin in origins),
         "versions": _distinct(origin.versions for origin in origins),
@@ -193,7 +192,7 @@ def _repeat(accounts: Sequence[Account]) -> dict[str, Any]:
                 "model": one.origin.model,
                 "kept": one.origin.kept,
             }
-            for one in accounts
+            for one in records
         ],
         "source": origins[0].source,
     }
@@ -205,7 +204,7 @@ def _best(methods: list[dict[str, Any]], without: Collection[str]) -> str:
     return str((left or methods)[0]["label"])
 
 
-def _notes(story: Story, accounts: dict[str, list[Account]]) -> list[str]:
+def _notes(story: Story, records: dict[str, list[Record]]) -> list[str]:
     """What a reader must know about these numbers."""
     seeds = story["seeds"]
     notes = [
@@ -218,7 +217,7 @@ def _notes(story: Story, accounts: dict[str, list[Account]]) -> list[str]:
             f"In a round, {story['participants']} of the {story['users']} users take part; all of "
             "them are evaluated."
         )
-    for label, found in accounts.items():
+    for label, found in records.items():
         notes += [f"{label}, seed {one.seed}: {one.stopped}." for one in found if one.stopped]
         short = [o for o in found if o.rounds < o.scenario.rounds and not o.stopped]
         if short:
@@ -226,9 +225,10 @@ def _notes(story: Story, accounts: dict[str, list[Account]]) -> list[str]:
                 f"{label} is not finished: {short[0].rounds} of {short[0].scenario.rounds} "
                 f"rounds (seed {short[0].seed})."
             )
-        if parts := "; ".join(found[0].parts):
+        learnt = found[0].collaboration
+        if parts := "; ".join(map(str, learnt.parts if learnt else ())):
             notes.append(f"{label} mixes the model by parts: {parts}.")
-        if late := [one.late.mean() for one in found if one.late is not None]:
+        if late := [one.late.sum(1).mean() for one in found if one.late is not None]:
             notes.append(
                 f"{label} has {np.mean(late):.1f} users in a round, on average, that miss the "
                 f"deadline of {found[0].scenario.deadline:g} in {found[0].scenario.system}; there, "

@@ -27,7 +27,7 @@ def follow(folder: Path, pause: float = 1.0) -> Iterator[Progress]:
         run = Run.open(place)  # anew: the history is another one each time
         rounds = run.scenario.rounds
         if (place / HISTORY).exists():
-            test = run.test
+            test = run.split("test")
             for t in range(told + 1, len(test)):
                 yield Progress.at(run.algorithm.label, t, rounds, test[t], run.measure)
             told = len(test) - 1

@@ -7,14 +7,18 @@ from ucfl.runs.folder import Run, find_runs
 from ucfl.runs.loop import Stopped, run
 from ucfl.runs.planning import Question
 from ucfl.runs.progress import Progress
+from ucfl.runs.record import Origin, Population, Record
 from ucfl.runs.timing import Curve, curve, time_to
 
 __all__ = [
     "Callback",
     "Comparison",
     "Curve",
+    "Origin",
+    "Population",
     "Progress",
     "Question",
+    "Record",
     "RoundInfo",
     "Run",
     "StopRun",

@@ -23,6 +23,7 @@ from ucfl.runs.folder import Run, deviation
 from ucfl.runs.loop import OnDivergence, OnNote, check_served, train
 from ucfl.runs.progress import OnRound, shown_in_notebook
 from ucfl.users import ModelSource, Scenario, Users
+from ucfl.wireless import Traffic
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,12 @@ class Comparison:
         }
 
     def _row(self, runs: list[Run]) -> dict[str, Any]:
-        summaries = [run.summary for run in runs]
+        records = [run.record for run in runs]
+        first, sent = records[0], Traffic(*records[0].traffic[-1].tolist())
 
         def summarised(who: str, statistic: Any) -> dict[str, float]:
             return {
-                when: float(statistic([summary[who][when] for summary in summaries]))
+                when: float(statistic([record.value(who, when) for record in records]))
                 for when in ("final", "best")
             }
 
@@ -63,12 +65,12 @@ class Comparison:
             "mean": summarised("mean", np.mean),
             "worst": summarised("worst", np.mean),
             "std": {who: summarised(who, deviation) for who in ("mean", "worst")},
-            "newcomers": over_seeds([run.newcomers for run in runs]),
-            "tested_model": runs[0].algorithm.tested_model,
-            "traffic": asdict(runs[0].traffic) | {"start": asdict(runs[0].start_traffic)},
-            "seconds": float(sum(run.checkpoint.seconds for run in runs)),
+            "newcomers": over_seeds([record.newcomers for record in records]),
+            "tested_model": first.algorithm.tested_model,
+            "traffic": asdict(sent) | {"start": asdict(first.start)},
+            "seconds": float(sum(record.seconds for record in records)),
             "runs": [str(run.folder) for run in runs],
-            "dropped": sum(len(run.dropped) for run in runs),
+            "dropped": sum(record.dropped for record in records),
         }
 
 

@@ -7,7 +7,7 @@ import platform
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -30,6 +30,7 @@ from ucfl.runs.checkpoint import AGAIN, Checkpoint, checkpoint_name
 from ucfl.runs.configuration import Configuration
 from ucfl.runs.files import UNFINISHED, write_atomically
 from ucfl.runs.history import read_history
+from ucfl.runs.record import Record, record_of
 from ucfl.runs.schema import FORMAT, StoredRun, checked, json_digest
 from ucfl.runs.words import in_words
 from ucfl.users import Scenario, Split, Users
@@ -110,8 +111,8 @@ class Run:
     @property
     def summary(self) -> dict[str, Any]:
         """The first metric at the final round and at the round that validation chooses."""
-        test, measure = self.test, self.measure
-        best = measure.best_round(self.validation)
+        test, measure = self.split("test"), self.measure
+        best = measure.best_round(self.split("validation"))
         return {
             "mean": {"final": measure.mean(test[-1]), "best": measure.mean(test[best])},
             "worst": {"final": measure.worst(test[-1]), "best": measure.worst(test[best])},
@@ -129,15 +130,14 @@ class Run:
         """What it is judged by."""
         return self.measures[0]
 
-    @property
-    def test(self) -> NDArray[np.float64]:
-        """[rounds + 1, users]: the first metric on test data."""
-        return self.per_user(f"test_{self.measure.name}")
+    def split(self, name: Split) -> NDArray[np.float64]:
+        """[rounds + 1, users]: what it is judged by, on test or validation data."""
+        return self.per_user(f"{name}_{self.measure.name}")
 
     @property
-    def validation(self) -> NDArray[np.float64]:
-        """[rounds + 1, users]: the first metric on validation data."""
-        return self.per_user(f"validation_{self.measure.name}")
+    def record(self) -> Record:
+        """All that readers want to know of it, without its models."""
+        return record_of(replace(self))  # the copy's checkpoint, which may be large, goes with it
 
     @cached_property
     def about(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ucfl import wireless
 from ucfl.measure import ACCURACY, Measure
 from ucfl.runs.folder import Run
+from ucfl.runs.record import Record
 from ucfl.wireless import Site, System
 
 
@@ -36,36 +37,44 @@ class Curve:
 
 
 def curve(
-    runs: Run | Sequence[Run], system: str | System | Site, *, seed: int | None = None
+    runs: Run | Record | Sequence[Run | Record],
+    system: str | System | Site,
+    *,
+    seed: int | None = None,
 ) -> Curve:
     """The metric against time of one algorithm's runs; a seed draws the computing times."""
-    every = [runs] if isinstance(runs, Run) else list(runs)
-    length = min(run.checkpoint.round for run in every) + 1
-    networks = [network(system, run) for run in every]
+    given = [runs] if isinstance(runs, Run | Record) else list(runs)
+    every = [one.record if isinstance(one, Run) else one for one in given]
+    length = min(record.rounds for record in every) + 1
+    networks = [network(system, record) for record in every]
     times = [
         net.elapsed(
-            run.start_traffic,
-            run.checkpoint.traffic.numpy(),
-            run.users,
-            run.audience,
+            record.start,
+            record.traffic,
+            record.users,
+            record.audience,
             seed,
-            run.checkpoint.cohorts.numpy(),
-            **deadline(system, run),
+            _present(record),
+            **deadline(system, record),
         )
-        for net, run in zip(networks, every, strict=True)
+        for net, record in zip(networks, every, strict=True)
     ]
-    tests, measure = [run.test[:length] for run in every], every[0].measure
     return Curve(
         np.mean([time[:length] for time in times], axis=0),
-        np.mean([[measure.mean(row) for row in test] for test in tests], axis=0),
-        np.mean([[measure.worst(row) for row in test] for test in tests], axis=0),
+        np.mean([record.mean[:length] for record in every], axis=0),
+        np.mean([record.worst[:length] for record in every], axis=0),
         networks[0].unit,
-        measure,
+        every[0].measure,
     )
 
 
+def _present(record: Record) -> NDArray[np.bool_]:
+    everyone = np.ones((record.rounds, record.users), dtype=bool)
+    return everyone if record.cohorts is None else record.cohorts
+
+
 def time_to(
-    runs: Run | Sequence[Run],
+    runs: Run | Record | Sequence[Run | Record],
     system: str | System | Site,
     target: float,
     *,
@@ -101,17 +110,17 @@ class Waiting(TypedDict, total=False):
     late: NDArray[np.bool_]
 
 
-def deadline(system: str | System | Site, run: Run) -> Waiting:
+def deadline(system: str | System | Site, record: Record) -> Waiting:
     """The run's deadline, where it was one on this very system, and who missed it."""
-    time, name, late = run.scenario.deadline, run.scenario.system, run.checkpoint.late
+    time, name, late = record.scenario.deadline, record.scenario.system, record.late
     if time is None or name is None or late is None or _found(system) != wireless.find(name):
         return {}
-    return {"deadline": time, "late": late.numpy()}
+    return {"deadline": time, "late": late}
 
 
-def network(system: str | System | Site, run: Run) -> System:
+def network(system: str | System | Site, record: Record) -> System:
     """The system with the run's users and model in it."""
-    return _found(system).serving(run.users, run.model_bytes)
+    return _found(system).serving(record.users, record.model_bytes)
 
 
 def _found(system: str | System | Site) -> System | Site:

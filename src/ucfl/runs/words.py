@@ -25,7 +25,7 @@ def in_words(run: Run) -> str:
 
 
 def _results(run: Run) -> str:
-    measure, final, summary = run.measure, run.test[-1], run.summary
+    measure, final, summary = run.measure, run.split("test")[-1], run.summary
     rounds = f"{run.history['round'].max()} of {run.scenario.rounds} rounds"
     if np.isnan(final).all():
         return f"{rounds}, no test data"
