@@ -14,7 +14,7 @@ from ucfl.algorithms import REGISTRY, find
 from ucfl.collaboration import Mixing
 from ucfl.errors import Diverged, UcflError
 from ucfl.federation import federation
-from ucfl.runs.loop import train
+from ucfl.runs.starting import train
 from ucfl.users import Scenario, Users
 
 pytestmark = pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")  # users are alike

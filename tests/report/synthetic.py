@@ -12,8 +12,9 @@ from ucfl import algorithms
 from ucfl.collaboration import fixed_streams, stream_choices
 from ucfl.runs.checkpoint import Checkpoint
 from ucfl.runs.configuration import Configuration
-from ucfl.runs.folder import CHECKPOINT, HISTORY, write_configuration
+from ucfl.runs.folder import CHECKPOINT, HISTORY
 from ucfl.runs.history import write_history
+from ucfl.runs.provenance import write_configuration
 from ucfl.users import Scenario
 from ucfl.wireless import Traffic
 

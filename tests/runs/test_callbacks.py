@@ -17,7 +17,7 @@ from ucfl import distributed, report
 from ucfl.algorithms.fedavg import FedAvg
 from ucfl.errors import UcflError
 from ucfl.runs import Run, Stopped, progress
-from ucfl.runs.loop import train
+from ucfl.runs.starting import train
 
 
 def quick(out, **options):

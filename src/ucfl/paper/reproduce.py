@@ -18,10 +18,11 @@ from ucfl.runs import Progress, Record, Run, Stopped, federation
 from ucfl.runs.building import Engine, find_device
 from ucfl.runs.claim import Unusable
 from ucfl.runs.files import remove_unfinished
-from ucfl.runs.folder import device_name
 from ucfl.runs.lock import held
-from ucfl.runs.loop import OnNote, train
+from ucfl.runs.loop import OnNote
 from ucfl.runs.progress import OnRound
+from ucfl.runs.provenance import device_name
+from ucfl.runs.starting import train
 from ucfl.users import Scenario, Users
 
 #: Results by entry, in order of their seeds: what tables, claims and figures are made from.

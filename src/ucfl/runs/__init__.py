@@ -4,10 +4,11 @@ from ucfl.runs.building import federation
 from ucfl.runs.callbacks import Callback, RoundInfo, StopRun
 from ucfl.runs.compare import Comparison, compare
 from ucfl.runs.folder import Run, find_runs
-from ucfl.runs.loop import Stopped, run
+from ucfl.runs.loop import Stopped
 from ucfl.runs.planning import Question
 from ucfl.runs.progress import Progress
 from ucfl.runs.record import Origin, Population, Record
+from ucfl.runs.starting import run
 from ucfl.runs.timing import Curve, curve, time_to
 
 __all__ = [

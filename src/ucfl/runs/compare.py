@@ -20,8 +20,9 @@ from ucfl.runs.building import Engine, adjusted, federation, populated
 from ucfl.runs.callbacks import Callback
 from ucfl.runs.configuration import Configuration
 from ucfl.runs.folder import Run, deviation
-from ucfl.runs.loop import OnDivergence, OnNote, check_served, train
+from ucfl.runs.loop import OnDivergence, OnNote
 from ucfl.runs.progress import OnRound, shown_in_notebook
+from ucfl.runs.starting import check_served, train
 from ucfl.users import ModelSource, Scenario, Users
 from ucfl.wireless import Traffic
 

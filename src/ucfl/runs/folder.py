@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import platform
-import re
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,22 +14,21 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
-from ucfl import algorithms, distributed
+from ucfl import algorithms
 from ucfl.algorithms import Algorithm, Facts, Findings
 from ucfl.collaboration.found import Collaboration
 from ucfl.errors import UcflError, first_line, unreadable
-from ucfl.federation import Architecture, Federation
+from ucfl.federation import Architecture
 from ucfl.measure import ACCURACY, Measure
 from ucfl.runs import deployment
 from ucfl.runs.arrivals import WHEN
 from ucfl.runs.checkpoint import AGAIN, Checkpoint, checkpoint_name
-from ucfl.runs.configuration import Configuration
-from ucfl.runs.files import UNFINISHED, write_atomically
+from ucfl.runs.files import UNFINISHED
 from ucfl.runs.history import read_history
 from ucfl.runs.record import Record, record_of
-from ucfl.runs.schema import FORMAT, StoredRun, checked, json_digest
+from ucfl.runs.schema import StoredRun, checked
 from ucfl.runs.words import in_words
-from ucfl.users import Scenario, Split, Users
+from ucfl.users import Scenario, Split
 from ucfl.wireless import Audience, Traffic
 
 if TYPE_CHECKING:
@@ -286,87 +281,3 @@ def _facts(about: Mapping[str, Any]) -> Facts:
     """What a stored run says of its algorithm; before version 0.2 it said the label alone."""
     stored = about.get("algorithm_facts")
     return algorithms.find(about["algorithm"]).facts if stored is None else Facts(**stored)
-
-
-def write_configuration(
-    folder: Path,
-    configuration: Configuration,
-    fed: Federation,
-    users: Users,
-    start_traffic: Traffic,
-    t: int = 0,
-) -> None:
-    """Write ``run.json``: what to repeat the run with; ``users`` are all of them.
-
-    A run that goes on after round t keeps what it said of the machine that began it; each stretch
-    of rounds has an entry under ``sessions``.
-    """
-    packages = ("ucfl", "torch", "numpy", "scikit-learn", "scipy")
-    session: dict[str, Any] = {
-        "after_round": t,
-        "dataset": configuration.scenario.dataset,
-        "machine": {
-            "device": device_name(fed.device),
-            "executor": str(fed.executor),
-            "precision": fed.precision,
-            "threads": torch.get_num_threads(),
-            "platform": platform.platform(),
-        },
-        "versions": {"python": platform.python_version()} | {p: _version(p) for p in packages},
-        "command": ["ucfl", *sys.argv[1:]],
-    }
-    before = read_configuration(folder) if t else {}
-    first = before if before else session
-    about: dict[str, Any] = {
-        "format": FORMAT,
-        "configuration": configuration.identity(),
-        "scenario": configuration.scenario.model_dump(mode="json"),
-        "algorithm": configuration.algorithm.label,
-        "algorithm_facts": asdict(configuration.algorithm),
-        "seed": configuration.seed,
-        "start_traffic": asdict(start_traffic),
-        "users": {
-            "names": users.names,
-            "source": users.source,
-            "groups": None if users.groups is None else users.groups.tolist(),
-            "label_counts": None if (counts := users.label_counts()) is None else counts.tolist(),
-            "test_sizes": users.test.sizes.tolist(),
-            "class_names": users.class_names,
-        },
-        "input_shape": users.input_shape,
-        "input_type": str(users.train.inputs.dtype).removeprefix("torch."),
-        "outputs": fed.objective.outputs(users),
-        "tensors": fed.rows.shapes,
-        "metrics": [asdict(measure) for measure in measures(fed)],
-        "parameters": fed.rows.size,
-        "model_bytes": fed.rows.bytes,
-        "processes": distributed.ranks(),
-        "probe": configuration.probe,
-        **{word: first[word] for word in ("machine", "versions", "command")},
-        "sessions": [*before.get("sessions", []), session],
-    }
-    about["sha256"] = json_digest(about)
-    # Lists of numbers on one line each: a user's labels would fill a screen. Only the encoder's own
-    # line breaks can match, since those inside names are escaped.
-    text = re.sub(
-        r"\[\n[\s\d,.e+-]+\]", lambda m: " ".join(m[0].split()), json.dumps(about, indent=2)
-    )
-    write_atomically(folder / CONFIGURATION, lambda path: path.write_text(text + "\n"))
-
-
-def measures(fed: Federation) -> list[Measure]:
-    """The metrics of a federation's objective, without their functions."""
-    found = fed.objective.measured.items()
-    return [Measure(name, one.more_is_better, one.percent) for name, one in found]
-
-
-def device_name(device: torch.device) -> str:
-    """The GPU's own name, or ``cpu``."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "unknown"

@@ -1,0 +1,186 @@
+"""Starting a run: from what people ask for to the loop in a folder of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Unpack
+
+import torch
+
+from ucfl import algorithms, distributed
+from ucfl.algorithms import Algorithm
+from ucfl.errors import UcflError
+from ucfl.federation import (
+    Architecture,
+    CohortFunction,
+    Federation,
+    Objective,
+)
+from ucfl.federation import objective as objective_of
+from ucfl.runs import stopping
+from ucfl.runs.attendance import Attendance
+from ucfl.runs.building import Engine, adjusted, federation, populated
+from ucfl.runs.callbacks import Callback
+from ucfl.runs.claim import claimed, common_point
+from ucfl.runs.configuration import Configuration, explicit
+from ucfl.runs.deadline import Deadline
+from ucfl.runs.folder import (
+    Run,
+)
+from ucfl.runs.keep import checkpoint_file
+from ucfl.runs.loop import Loop, OnDivergence, OnNote
+from ucfl.runs.progress import OnRound, shown_in_notebook
+from ucfl.users import ModelSource, Scenario, Users
+
+#: Said of a person's own model, where nobody chose.
+OWN_WEIGHTS = (
+    "your model keeps the weights that its factory gave it (initialisation = own); PyTorch's "
+    "default ones may hide from user-centric methods which users are alike: --set "
+    "initialisation=he-glorot draws convolutions and linear layers that are not frozen anew."
+)
+
+
+def run(
+    scenario: str | Scenario,
+    algorithm: str | Algorithm | type[Algorithm],
+    *,
+    seed: int = 0,
+    rounds: int | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    fresh: bool = False,
+    on_divergence: OnDivergence = "drop",
+    users: Users | None = None,
+    model: ModelSource | None = None,
+    objective: Objective | str | None = None,
+    participation: CohortFunction | float | str | None = None,
+    checkpoint_seconds: float = 10.0,
+    callbacks: Sequence[Callback] = (),
+    on_round: OnRound | None = None,
+    on_note: OnNote | None = None,
+    **engine: Unpack[Engine],
+) -> Run:
+    """Train one algorithm on one scenario, and keep the run in a folder.
+
+    The algorithm is a name, ``module:Class``, a class or an object. ``users`` takes the place of
+    the scenario's own users, ``model`` that of its model (a module, or a function that makes one),
+    ``objective`` that of its objective, ``participation`` that of its participation: it may be a
+    function that gives the places of round t's users.
+
+    The folder is ``out``, or one under ``runs/`` named after the configuration. An unfinished run
+    there is continued with ``resume`` and replaced with ``fresh``; a checkpoint is written every
+    ``checkpoint_seconds`` and at the end. Same seed and machine, same numbers, however often it was
+    stopped.
+
+    ``callbacks`` are functions of a :class:`~ucfl.runs.RoundInfo`, called after every round: what
+    they return, as a mapping from names to a number or one per user, is added to the history;
+    :class:`ucfl.StopRun` ends the run with that round.
+
+    A user whose model becomes NaN or infinite is named, and is absent from that round on (``drop``;
+    its accuracies are NaN then), or ends the run (``stop``); the rounds before are kept.
+
+    Under ``torchrun`` each process trains its share of the users; the first one writes the run.
+    """
+    who = participation if callable(participation) else None
+    share = None if callable(participation) else participation
+    name = objective.name if isinstance(objective, Objective) else objective
+    found = adjusted(scenario, rounds=rounds, model=model, participation=share, objective=name)
+    goal = objective_of(found.objective if objective is None else objective)
+    scenario, users = populated(found, seed, users)
+    return train(
+        scenario,
+        algorithms.find(algorithm),
+        federation(scenario, seed, users=users, participation=who, objective=goal, **engine),
+        users,
+        out=Path(out) if out is not None else None,
+        resume=resume,
+        fresh=fresh,
+        on_divergence=on_divergence,
+        checkpoint_seconds=checkpoint_seconds,
+        callbacks=callbacks,
+        on_round=shown_in_notebook(on_round),
+        on_note=on_note,
+    )
+
+
+def train(
+    scenario: Scenario,
+    algorithm: Algorithm,
+    fed: Federation,
+    users: Users,
+    *,
+    out: Path | None = None,
+    resume: bool = False,
+    fresh: bool = False,
+    on_divergence: OnDivergence = "drop",
+    checkpoint_seconds: float = 10.0,
+    callbacks: Sequence[Callback] = (),
+    on_round: OnRound | None = None,
+    on_note: OnNote | None = None,
+) -> Run:
+    """The loop itself, on a federation that stands; ``users`` are those of all processes."""
+    if callbacks and distributed.ranks() > 1:
+        raise UcflError(
+            "callbacks see all users of a run, so they need one process: give none here."
+        )
+    if resume and fresh:
+        raise UcflError("--resume goes on with a run and --fresh replaces it: give one of them.")
+    if scenario.initialisation is None and explicit(scenario).initialisation == "own" and on_note:
+        on_note(OWN_WEIGHTS)
+    scenario = explicit(scenario)
+    configuration = Configuration.of(scenario, algorithm, fed, users)
+    folder = out or Path("runs") / configuration.folder_name
+    identity = configuration.identity()
+    distributed.check_equal(
+        {
+            **{word: value for word, value in identity.items() if word != "scenario"},
+            **identity["scenario"],
+            "precision": configuration.precision,
+            "rounds": scenario.rounds,
+            "folder": folder.absolute(),
+            "--resume": resume,
+            "--fresh": fresh,
+            "--on-divergence": on_divergence,
+        },
+        fed.device,
+    )
+    attendance = Attendance(algorithm, fed, users, Deadline.of(scenario, fed, users))
+    check_served(algorithm, fed)
+    first = distributed.is_first()
+    with ExitStack() as stack:
+        point = None
+        with distributed.as_one(fed.device):
+            if first:
+                place = claimed(folder, configuration, resume=resume, fresh=fresh, on_note=on_note)
+                point = stack.enter_context(place)
+        stored = torch.tensor(point is not None, device=fed.device)
+        if distributed.ranks() > 1 and bool(distributed.agreed(stored)):
+            point = common_point(checkpoint_file(folder), fed.device)
+        loop = Loop(
+            configuration,
+            algorithm,
+            fed,
+            users,
+            folder,
+            on_divergence,
+            checkpoint_seconds,
+            on_round if first else None,
+            on_note if first else None,
+            attendance,
+            tuple(callbacks),
+        )
+        with stopping.between_rounds():
+            loop(point)
+    return Run(folder, scenario, configuration.algorithm, fed.seed, Architecture.of(fed))
+
+
+def check_served(algorithm: Algorithm, fed: Federation) -> None:
+    """Raise where an algorithm cannot serve these users, or not in these processes."""
+    if distributed.ranks() > 1 and not algorithm.sharded:
+        raise UcflError(
+            f"{algorithm.name} looks at all users' models at once, so its users cannot be shared "
+            "out to processes; run it in one."
+        )
+    algorithm.check(fed)
