@@ -94,6 +94,19 @@ def bad_folder(tmp_path, name, **arrays):
     return folder
 
 
+#: Objectives that cannot be one.
+WRONG = """
+import torch.nn.functional as F
+from ucfl import Objective
+
+def LOSS(outputs, targets):
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+SHAPE = Objective(F.cross_entropy)
+NOTHING = Objective(LOSS, {"odd": lambda outputs, targets: outputs[:, 0] * float("nan")})
+"""
+
+
 def mistakes(tmp_path):
     """What a person may type, and a word of the answer."""
     x = np.zeros((10, 4))
@@ -104,11 +117,13 @@ def mistakes(tmp_path):
         "labels": {"y": np.arange(10) - 1},
         "large": {"x": np.full((10, 4), 1e39)},
         "label": {"y": np.full(10, 10**9)},
+        "numbers": {"y": np.arange(10) / 2},
     }
     folders = {name: bad_folder(tmp_path, name, **arrays) for name, arrays in bad.items()}
     cut = bad_folder(tmp_path, "cut")
     (cut / "b.npz").write_bytes((cut / "b.npz").read_bytes()[:200])
     (tmp_path / "file").write_text("")
+    (tmp_path / "wrong.py").write_text(WRONG)
     good = bad_folder(tmp_path, "good")
     np.save(tmp_path / "w.npy", np.full((4, 4), 0.25))
     np.save(tmp_path / "rows.npy", np.full((4, 3), 0.25))
@@ -132,6 +147,17 @@ def mistakes(tmp_path):
         (["run", good, "--algorithm", "no_such_module:Mine"], "there is no module"),
         (["run", good, "--algorithm", "ucfl.algorithms:Absent"], "has no 'Absent'"),
         (["compare", good, "--algorithms", "ucfl.wireless:Traffic"], "is no algorithm"),
+        (["run", "--set", "participation=0"], "a share above 0 and up to 1"),
+        (["run", "--set", "participation=1.5"], "a share above 0 and up to 1"),
+        (["run", "--set", "newcomers=1"], "newcomers"),
+        (["run", "--set", "deadline=8"], "system"),
+        (["run", good, "--model", "mlp", "--set", "objective=clasification"], "did you mean"),
+        (["run", good, "--model", "mlp", "--set", "objective=wrong:SHAPE"], "one number for each"),
+        (["run", good, "--model", "mlp", "--set", "objective=wrong:NOTHING"], "'odd' gives NaN"),
+        (["run", good, "--model", "mlp", "--set", "objective=wrong:LOSS"], "not a ucfl.Objective"),
+        (["run", good, "--model", "mlp", "--set", "objective=regression"], "floating-point"),
+        (["run", folders["numbers"], "--model", "mlp"], "whole numbers (classes), others'"),
+        (["run", good, "--model", "mlp", "--algorithm", "fedper:personal=tail"], "tail"),
         (["run", "--set", "lr=fast"], "lr"),
         (["run", "--set", "lr"], "FIELD=VALUE"),
         (["run", "--set", "userz=3"], "did you mean 'users'"),
@@ -202,6 +228,7 @@ def mistakes(tmp_path):
 def test_mistakes_get_one_sentence_and_exit_code_2(tmp_path, monkeypatch, capfd):
     """In one process, for speed; `main` is what the installed command calls."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setenv("UCFL_DATA", str(tmp_path / "no-data"))
     cases = mistakes(tmp_path)
     before = {str(p) for p in tmp_path.rglob("*")}

@@ -40,6 +40,7 @@ def test_the_seed_says_who_comes_late_and_nobody_is_lost():
     assert one.newcomers.names == again.newcomers.names != other.newcomers.names
     assert {*one.names} | {*one.newcomers.names} == {*users.names}
     assert one.checksum() != replace(one, newcomers=None).checksum()
+    assert repr(one).endswith(", 3 newcomers")
     assert with_newcomers(users, 0, 1) is users
     assert len(with_newcomers(users, 0.99, 1)) == 1
     assert len(with_newcomers(users, 0.001, 1).newcomers) == 1

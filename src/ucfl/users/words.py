@@ -27,6 +27,8 @@ def in_words(users: Users) -> str:
     ]
     if users.groups is not None:
         parts.append(_count(len(users.groups.unique()), "group"))
+    if users.newcomers is not None:
+        parts.append(_count(len(users.newcomers), "newcomer"))
     return f"Users: {', '.join(parts)}"
 
 
