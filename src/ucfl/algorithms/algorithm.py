@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from ucfl.algorithms.facts import Facts, Findings, code, hyper_parameters, implementation
@@ -28,6 +29,18 @@ def tensor(state: State, name: str) -> Tensor:
     value = state[name]
     assert isinstance(value, Tensor)
     return value
+
+
+def best_cluster(state: State, arrivals: Federation) -> Tensor:
+    """Θ [q, P]: for each newcomer, the cluster's model with the lowest loss on its training data.
+
+    The rule of IFCA (Ghosh et al., NeurIPS 2020); clusters are the ``labels`` [m] of ``theta``.
+    """
+    labels, theta = tensor(state, "labels"), tensor(state, "theta")
+    clusters = labels[labels >= 0].unique()  # but for users that diverged
+    first = [torch.nonzero(labels == cluster)[0, 0] for cluster in clusters]
+    models = theta[torch.stack(first)]
+    return models[arrivals.losses(models, "train").argmin(0)]
 
 
 def mixture_of(fed: Federation | Architecture, name: str) -> Mixture:

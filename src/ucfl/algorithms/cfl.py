@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from ucfl.algorithms.algorithm import Algorithm, State, tensor
+from ucfl.algorithms.algorithm import Algorithm, State, best_cluster, tensor
 from ucfl.collaboration import Mixing
 from ucfl.federation import Federation
 from ucfl.options import NotNegative
@@ -90,11 +90,7 @@ class CFL(Algorithm):
 
     def newcomers(self, fed: Federation, state: State, arrivals: Federation) -> Tensor:
         """The model of the cluster that fits its training data best."""
-        labels, theta = tensor(state, "labels"), tensor(state, "theta")
-        clusters = labels[labels >= 0].unique()  # but for users that diverged
-        first = [torch.nonzero(labels == cluster)[0, 0] for cluster in clusters]
-        models = theta[torch.stack(first)]
-        return models[arrivals.losses(models, "train").argmin(0)]
+        return best_cluster(state, arrivals)
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """A broadcast per cluster that was there before the round's splits."""
