@@ -155,7 +155,7 @@ def mistakes(tmp_path):
         (["run", good, "--model", "mlp", "--set", "objective=wrong:SHAPE"], "one number for each"),
         (["run", good, "--model", "mlp", "--set", "objective=wrong:NOTHING"], "'odd' gives NaN"),
         (["run", good, "--model", "mlp", "--set", "objective=wrong:LOSS"], "not a ucfl.Objective"),
-        (["run", good, "--model", "mlp", "--set", "objective=regression"], "floating-point"),
+        (["run", good, "--model", "mlp", "--set", "objective=next-token"], "position of a"),
         (["run", folders["numbers"], "--model", "mlp"], "whole numbers (classes), others'"),
         (["run", good, "--model", "mlp", "--algorithm", "fedper:personal=tail"], "tail"),
         (["run", "--set", "lr=fast"], "lr"),

@@ -132,7 +132,7 @@ def show_comparison(result: dict[str, Any]) -> None:
             there = row["newcomers"]
             cells += [measure.text(there[w]["mean"]) if there else "–" for w in ("before", "after")]
         traffic = row["traffic"]
-        cells += [f"{traffic['down']:g} / {traffic['up']:g}", f"{row['seconds']:.1f}"]
+        cells += [f"{traffic['down']:.4g} / {traffic['up']:.4g}", f"{row['seconds']:.1f}"]
         rows.append(cells)
     headers = ["algorithm", "tested model", "mean final", "mean best", "worst final"]
     headers += ["worst best", *(["newcomers", "tuned"] if late else [])]

@@ -173,7 +173,7 @@ def test_its_run_has_a_panel_and_a_plan(tmp_path):
     """Who learns from whom is asked of the algorithm: its class does not matter."""
     scenario = ucfl.Scenario(name="two", rounds=4, model="logistic", batch=8)
     run = ucfl.run(scenario, "adaptive-user-centric", users=opposite_groups(), out=tmp_path / "two")
-    panel = collaboration(run)
+    panel = collaboration(run.record)
     assert panel.labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert panel.weights.shape == (6, 6)
     assert panel.own_shares() == pytest.approx([1.0, 1.0], abs=0.2)

@@ -101,6 +101,7 @@ def test_hyper_parameters_are_on_the_label_only_where_they_differ():
         (Taken, "has the name 'fedavg'"),
         (Taken(), "has the name 'fedavg'"),
         (dict, "dict is no algorithm"),
+        ("ucfl.algorithms:Algorithm", "Algorithm itself is no method"),
         (3, "is no algorithm"),
         ("fedavgg", "did you mean 'fedavg'.* Your own goes by 'module:Class'"),
         ("Mine:strength=2", "unknown algorithm 'Mine'"),

@@ -325,6 +325,30 @@ def test_a_loss_that_is_changed_is_another_run(tmp_path):
         )
 
 
+def near(within):
+    return lambda out, y: ((out[:, 0] - y).abs() < within).float()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"near": Metric(near(0.9))},
+        {"near": Metric(near(0.3)), "more": Metric(near(0.9))},
+        {"near": Metric(near(0.3), more_is_better=False)},
+        {"other": Metric(near(0.3))},
+    ],
+)
+def test_a_run_whose_metrics_are_changed_is_not_continued(changed, tmp_path):
+    options = {"users": sine_users(), "out": tmp_path / "r"}
+    first = Objective(huber, {"near": Metric(near(0.3))}, name="mine")
+    ucfl.run(SINES, "local", objective=first, rounds=2, **options)
+    other = Objective(huber, changed, name="mine")
+    with pytest.raises(UcflError, match="metrics"):
+        ucfl.run(SINES, "local", objective=other, rounds=4, resume=True, **options)
+    again = Objective(huber, {"near": Metric(near(0.3))}, name="mine")
+    assert ucfl.run(SINES, "local", objective=again, rounds=4, resume=True, **options)
+
+
 # --- what does not fit ----------------------------------------------------------------------------
 
 
@@ -334,6 +358,14 @@ def test_a_loss_that_is_changed_is_another_run(tmp_path):
         (Objective(lambda out, y: F.mse_loss(out[:, 0], y)), "shape .* one number for each"),
         (Objective(lambda out, y: out[:, 0].round().long()), "one number for each"),
         (Objective(lambda out, y: out[:, 7]), "fails on the model's outputs"),
+        (Objective(lambda out, y: huber(out, y).detach()), "has no gradient"),
+        (Objective(huber, {"odd": Metric(near(1), lambda s, c: s[:, 0] / 0)}), "one finite number"),
+        (Objective(huber, {"odd": Metric(near(1), lambda s, c: s)}), "one finite number"),
+        (Objective(huber, {"odd": Metric(near(1), lambda s: s)}), r"by its value\(\), fails"),
+        (
+            Objective(huber, {"odd": Metric(near(1), lambda s, c: "good")}),
+            "gives str, not a tensor",
+        ),
         (Objective(huber, {"odd": lambda out, y: out[:, 0] * math.nan}), "'odd' gives NaN"),
         (Objective(huber, {"odd": lambda out, y: out.mean()}), "'odd' gives a tensor of shape"),
         (Objective(huber, {"odd": lambda out, y: 3.0}), "'odd' gives float, not a tensor"),
@@ -341,7 +373,7 @@ def test_a_loss_that_is_changed_is_another_run(tmp_path):
         ("classification", "a class for each example, in whole numbers; these users' are float"),
         ("next-token", "a class for each position of a sequence"),
         ("regression:loss=cubic", "squared or absolute"),
-        ("regression:power=3", "has loss options"),
+        ("regression:power=3", "has one option, loss"),
         ("classification:loss=absolute", "has no options"),
         ("clasification", "did you mean 'classification'"),
         ("nowhere:loss", "could not be loaded"),

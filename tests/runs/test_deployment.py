@@ -12,7 +12,7 @@ from torch import nn
 import ucfl
 from ucfl.algorithms import REGISTRY, find
 from ucfl.errors import UcflError, UcflWarning
-from ucfl.runs import Run, loop
+from ucfl.runs import Run, starting
 from ucfl.runs.deployment import file_names
 from ucfl.users import Scenario, Users
 
@@ -100,9 +100,9 @@ def test_models_of_numbers_are_those_that_the_run_evaluated_too(tmp_path, algori
         with torch.no_grad():
             found = run.model(user)(torch.from_numpy(inputs))
         error = (found - torch.from_numpy(targets)).square().mean()
-        assert float(error) == pytest.approx(run.test[-1, user], rel=1e-5)
+        assert float(error) == pytest.approx(run.split("test")[-1, user], rel=1e-5)
     assert ", squared error: mean " in repr(run)
-    worst = run.names[int(run.test[-1].argmax())]
+    worst = run.names[int(run.split("test")[-1].argmax())]
     assert f"({worst}), folder" in repr(run)
 
 
@@ -130,7 +130,7 @@ def own(tmp_path_factory):
     scenario = scenario.serving(users, given=True)
     fed = ucfl.Federation(users, Own().double(), training=ucfl.LocalTraining(lr=0.05, batch=8))
     folder = tmp_path_factory.mktemp("own") / "r"
-    here = loop.train(scenario, find("fedavg"), fed, users, out=folder)
+    here = starting.train(scenario, find("fedavg"), fed, users, out=folder)
     expected = [
         right_answers(here.model(name), pair) for name, pair in zip(NAMES, test, strict=True)
     ]

@@ -156,6 +156,15 @@ def test_a_stop_before_they_came_is_made_up_for(tmp_path, monkeypatch):
     assert ucfl.Run.open(tmp_path / "r").newcomers == whole.newcomers
 
 
+def test_a_run_that_a_callback_stops_serves_them(tmp_path):
+    def stop(info):
+        raise ucfl.StopRun
+
+    run = ucfl.run(SCENARIO, "fedavg", users=two_groups(), out=tmp_path / "r", callbacks=[stop])
+    whole = ucfl.run(SCENARIO, "fedavg", users=two_groups(), out=tmp_path / "w", rounds=1)
+    assert run.newcomers == whole.newcomers
+
+
 def test_comparisons_say_how_newcomers_fare(tmp_path):
     runs = {
         name: [ucfl.run(SCENARIO, name, users=two_groups(), out=tmp_path / name)]
@@ -172,6 +181,12 @@ def test_what_cannot_be_is_one_sentence(tmp_path):
             SCENARIO.change({"newcomers": wrong})
     with pytest.raises(UcflError, match="one user alone"):
         with_newcomers(make_users([9]), 0.5, 0)
+    others = replace(two_groups(), newcomers=make_users([9, 9]))
+    with pytest.raises(UcflError, match="newcomers' input shape are"):
+        ucfl.run(SCENARIO.change({"newcomers": 0}), "fedavg", users=others, out=tmp_path / "r")
+    other_names = replace(two_groups(), class_names=("yes", "no"))
+    with pytest.raises(UcflError, match="class names"):
+        with_newcomers(replace(other_names, newcomers=two_groups()), 0, 0)
     brought = with_newcomers(two_groups(), 0.4, 0)
     with pytest.raises(UcflError, match="newcomers of their own"):
         ucfl.run(SCENARIO, "fedavg", users=brought, out=tmp_path / "r")

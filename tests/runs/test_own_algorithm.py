@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -184,6 +185,42 @@ def test_a_state_that_cannot_be_stored_is_told_before_training(tmp_path):
 
     with pytest.raises(UcflError, match="its state holds 'groups'"):
         quick(tmp_path / "r", Lists)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({}, r"models\(state\) fails on what start\(\) gives"),
+        ({"theta": "text"}, r"models\(state\) fails"),
+        ({"theta": torch.zeros(3)}, r"must be Θ, .* not \(3,\)"),
+        ({"theta": torch.zeros(2, 5)}, "has 2 rows for 3 users"),
+        ({1: torch.zeros(3, 5)}, "has the key 1"),
+    ],
+)
+def test_a_start_without_models_is_one_sentence(tmp_path, given, sentence):
+    class Odd(FedAvg):
+        name = "odd"
+
+        def start(self, fed):
+            return given
+
+    with pytest.raises(UcflError, match=sentence):
+        quick(tmp_path / "r", Odd)
+
+
+def test_models_that_are_not_finite_are_said_to_be(tmp_path):
+    class Broken(FedAvg):
+        name = "broken"
+
+        def round(self, fed, state, t):
+            theta = super().round(fed, state, t)["theta"].clone()
+            theta[1] = torch.nan if t >= 2 else theta[1]
+            return {"theta": theta}
+
+    notes = []
+    run = quick(tmp_path / "r", Broken, on_note=notes.append)
+    assert sum("after round 2, user-1 have no accuracy" in note for note in notes) == 1
+    assert np.isnan(run.per_user("test_accuracy")[2:, 1]).all()
 
 
 @pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")  # these users are alike

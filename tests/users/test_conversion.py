@@ -184,12 +184,33 @@ def test_a_folders_model_fits_its_inputs(tmp_path, shape, model):
         ("label\nhigh\n", "no column beside 'label'"),
         ("a,label\nred,high\n", "column 'a' holds .* no numbers"),
         ("a,label\n,high\n1,low\n", "column 'a' has gaps"),
+        ("a,label\n1,\n2,low\n", "column 'label' has gaps"),
+        ("a,label\n1,\n2,3\n", "column 'label' has gaps"),
+        ("a,a,label\n1,2,low\n", "two columns 'a'"),
     ],
 )
 def test_what_is_wrong_with_a_csv_file_is_one_sentence(tmp_path, text, sentence):
     (tmp_path / "x.csv").write_text(text)
     with pytest.raises(UcflError, match=sentence):
         Users.from_folder(tmp_path)
+
+
+def test_a_folder_of_two_kinds_of_files_is_refused(tmp_path):
+    np.savez(tmp_path / "u.npz", x=np.zeros((4, 2)), y=np.zeros(4, int))
+    (tmp_path / "v.csv").write_text("a,b,label\n1,2,1\n")
+    with pytest.raises(UcflError, match=r"holds \.npz and \.csv files"):
+        Users.from_folder(tmp_path)
+
+
+def test_whole_numbers_are_amounts_where_a_folder_is_for_regression(tmp_path):
+    (tmp_path / "x.csv").write_text("a,y\n" + "1,10\n2,20\n" * 5)
+    (tmp_path / "z.csv").write_text("a,y\n" + "1,10.5\n2,20\n" * 5)
+    with pytest.raises(UcflError, match="all of one kind"):
+        Users.from_folder(tmp_path)
+    scenario = find(str(tmp_path)).change({"objective": "regression"})
+    users = scenario.build()
+    assert users.classes == 0
+    assert users.train.targets[0, : users.train.sizes[0]].unique().tolist() == [10.0, 20.0]
 
 
 def test_users_with_other_columns_are_one_sentence(tmp_path):

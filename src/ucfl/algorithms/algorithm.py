@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ucfl.algorithms.facts import Facts, Findings, code, hyper_parameters, implementation
 from ucfl.collaboration import Collaboration
-from ucfl.errors import UcflError
+from ucfl.errors import UcflError, first_line
 from ucfl.federation import Architecture, Federation, LocalTraining
 from ucfl.federation.objective import Mixture
 from ucfl.options import check_fields
@@ -175,11 +175,35 @@ def check_state(name: str, state: object) -> None:
             f"values, not {type(state).__name__}."
         )
     for key, value in state.items():
+        if not isinstance(key, str):
+            raise UcflError(f"{name}: its state has the key {key!r}; keys must be texts.")
         if not isinstance(value, Tensor | float | int | str):
             raise UcflError(
                 f"{name}: its state holds {key!r}, which is {type(value).__name__}: keep tensors, "
                 "numbers and texts there, so that a run can be stored and resumed."
             )
+
+
+def check_models(algorithm: Algorithm, fed: Federation, state: State) -> None:
+    """Raise unless the models of a state are rows, one for each user."""
+    try:
+        models = algorithm.models(state)
+    except (LookupError, AssertionError, TypeError, AttributeError) as error:
+        raise UcflError(
+            f"{algorithm.name}: models(state) fails on what start() gives "
+            f"({type(error).__name__}: {first_line(error)}); keep Θ under 'theta', or write a "
+            "models() of its own."
+        ) from error
+    if not (isinstance(models, Tensor) and models.is_floating_point() and models.dim() == 2):
+        found = tuple(models.shape) if isinstance(models, Tensor) else type(models).__name__
+        raise UcflError(
+            f"{algorithm.name}: models(state) must be Θ, [users, P] numbers, not {found}."
+        )
+    if len(models) != fed.m:
+        raise UcflError(
+            f"{algorithm.name}: models(state) has {len(models)} rows for {fed.m} users; start() "
+            "and round() must keep one for each."
+        )
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -60,6 +60,8 @@ def check(kind: Any, registry: Mapping[str, type[Algorithm]]) -> None:
             f"{what} is no algorithm: give a name, or a class that inherits from "
             "ucfl.algorithms.Algorithm."
         )
+    if kind is Algorithm:
+        raise UcflError("Algorithm itself is no method: name a class that inherits from it.")
     if registry.get(kind.name) is kind:
         return
     where = implementation(kind)
@@ -74,7 +76,8 @@ def check(kind: Any, registry: Mapping[str, type[Algorithm]]) -> None:
         )
     if missing := sorted(getattr(kind, "__abstractmethods__", ())):
         raise UcflError(f"{where} has no {missing[0]}(): an algorithm needs that function.")
-    if not hasattr(kind, "tested_model"):
+    tested = getattr(kind, "tested_model", "")
+    if isinstance(tested, str) and tested not in TESTED_MODELS:  # or a property
         raise UcflError(
             f"{where} does not say which model users deploy: give the class a tested_model: "
             f'ClassVar[str] = "…", one of {", ".join(TESTED_MODELS)}.'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -83,8 +84,14 @@ class Cohorts:
         return self._drawn_keys[block][place]
 
     def _given(self, users: Sequence[int | str], t: int) -> Tensor:
-        places = [place_of(user, self.names) if isinstance(user, str) else user for user in users]
-        chosen = torch.as_tensor(places, dtype=torch.int64)
+        try:
+            places = [place_of(u, self.names) if isinstance(u, str) else u for u in users]
+            chosen = torch.as_tensor([operator.index(place) for place in places])
+        except TypeError:
+            raise UcflError(
+                f"the cohort of round {t} must be a list of users' places (whole numbers) or names."
+            ) from None
+        chosen = chosen.to(torch.int64)
         if chosen.numel() and not (int(chosen.min()) >= 0 and int(chosen.max()) < len(self.ids)):
             raise UcflError(
                 f"the cohort of round {t} names users that are not there; places run from 0 to "

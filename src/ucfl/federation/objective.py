@@ -80,12 +80,20 @@ class Objective:
     def check_outputs(self, outputs: Tensor, targets: Tensor, users: Users) -> None:
         """Raise where a model's outputs [n, ...], the loss or a metric has not the right form."""
         self._check_shape(tuple(outputs.shape[1:]), users)
-        each = _called(f"the loss of objective {self.name!r}", self.loss, outputs, targets)
+        loss = f"the loss of objective {self.name!r}"
+        with torch.enable_grad():
+            given = outputs.detach().clone().requires_grad_()
+            each = _called(loss, self.loss, given, targets)
         if each.shape != targets.shape[:1] or not each.is_floating_point():
             raise UcflError(
-                f"the loss of objective {self.name!r} gives a tensor of shape {tuple(each.shape)} "
-                f"for {len(targets)} examples; it must give one number for each of them, as with "
+                f"{loss} gives a tensor of shape {tuple(each.shape)} and type {each.dtype} for "
+                f"{len(targets)} examples; it must give one number for each of them, as with "
                 'reduction="none".'
+            )
+        if not each.requires_grad:
+            raise UcflError(
+                f"{loss} has no gradient with respect to the outputs, so nothing would be trained; "
+                "compute it without detach() and without rounding."
             )
         for name, metric in self.measured.items():
             kind = f"the metric {name!r}"
@@ -100,6 +108,8 @@ class Objective:
                     f"{kind} gives NaN for the first model's outputs; it must give a number for "
                     "every example."
                 )
+            if self.targets is None:
+                _check_value(kind, metric, found.double().reshape(len(targets), -1))
 
     def _check_shape(self, shape: tuple[int, ...], users: Users) -> None:
         needed: dict[Targets | None, tuple[tuple[int, ...], ...]] = {
@@ -112,6 +122,18 @@ class Objective:
                 f"the model gives outputs of shape {shape} for an example; the objective "
                 f"{self.name!r} needs {needed[self.targets][-1]} for these users' targets."
             )
+
+
+def _check_value(kind: str, metric: Metric, rows: Tensor) -> None:
+    """Raise unless a person's metric makes one number of the sums of a user's rows."""
+    count = torch.tensor([len(rows)], device=rows.device)
+    value = _called(f"{kind}, by its value(),", metric.value, rows.sum(0)[None], count)
+    if value.shape != (1,) or not value.is_floating_point() or not bool(value.isfinite().all()):
+        raise UcflError(
+            f"{kind}: value(sums [users, {rows.shape[1]}], count [users]) gives "
+            f"{value.tolist()} of shape {tuple(value.shape)} for one user; it must give one "
+            "finite number for each."
+        )
 
 
 def _called(kind: str, function: Callable[..., Any], outputs: Tensor, targets: Tensor) -> Tensor:
@@ -178,8 +200,8 @@ def objective(given: str | Objective) -> Objective:
         try:
             return OBJECTIVES[name](**options)
         except TypeError:
-            has = "loss" if name == "regression" else "no"
-            raise UcflError(f"{given!r}: the objective {name!r} has {has} options.") from None
+            has = "one option, loss" if name == "regression" else "no options"
+            raise UcflError(f"{given!r}: the objective {name!r} has {has}.") from None
     if not colon or "=" in rest:
         raise unknown("objective", head, OBJECTIVES, "Your own goes by 'module:name'.")
     found = load(given, "objective")

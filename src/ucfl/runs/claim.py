@@ -209,5 +209,5 @@ def differences(about: dict[str, Any], configuration: Configuration) -> list[str
         if mine.get(key) != theirs.get(key) and not (same_users and key in OF_USERS)
     ]
     if not words and not configuration.behaves_like(about.get("probe")):
-        words.append("forward() of the model")
+        words.append("forward() of the model, or loss or metrics")
     return words

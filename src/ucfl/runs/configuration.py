@@ -12,7 +12,12 @@ import numpy as np
 import torch
 
 from ucfl.algorithms import Algorithm, Facts
-from ucfl.federation import Federation, default_initialisation, depends_on_rounds
+from ucfl.federation import (
+    OBJECTIVES,
+    Federation,
+    default_initialisation,
+    depends_on_rounds,
+)
 from ucfl.users import Scenario, Users
 
 
@@ -28,6 +33,7 @@ class Configuration:
     precision: str
     probe: tuple[float, ...]
     cohorts: str = ""
+    metrics: tuple[tuple[str, bool, bool], ...] = ()
 
     @classmethod
     def of(
@@ -45,6 +51,7 @@ class Configuration:
             fed.precision,
             probe(fed),
             cohorts(fed),
+            _metrics(fed),
         )
 
     def identity(self) -> dict[str, Any]:
@@ -62,6 +69,7 @@ class Configuration:
         # Where it is the default it is not named: folders keep the names that they had.
         words |= {} if self.precision == "default" else {"precision": self.precision}
         words |= {"participation": self.cohorts} if self.cohorts else {}
+        words |= {"metrics": [list(metric) for metric in self.metrics]} if self.metrics else {}
         return {**words, "scenario": fields}
 
     def behaves_like(self, stored: list[float] | None) -> bool:
@@ -82,6 +90,14 @@ class Configuration:
         return re.sub(r"[^\w.=-]+", "-", "-".join(words))
 
 
+def _metrics(fed: Federation) -> tuple[tuple[str, bool, bool], ...]:
+    """A person's own metrics; those of our objectives follow from its name."""
+    if fed.objective.name.partition(":")[0] in OBJECTIVES:
+        return ()
+    found = fed.objective.measured.items()
+    return tuple((name, one.more_is_better, one.percent) for name, one in found)
+
+
 def explicit(scenario: Scenario) -> Scenario:
     """The scenario as it is stored: its model, and how that one's first weights are made."""
     chosen = scenario.initialisation or default_initialisation(scenario.model_name)
@@ -89,7 +105,7 @@ def explicit(scenario: Scenario) -> Scenario:
 
 
 def probe(fed: Federation) -> tuple[float, ...]:
-    """Some outputs and losses, by which another ``forward()`` or loss is told; rounding differs.
+    """Some outputs, losses and metrics, by which other functions are told; rounding differs.
 
     At weights near the first ones: a last layer that starts from zero would hide the others.
     """
@@ -99,8 +115,11 @@ def probe(fed: Federation) -> tuple[float, ...]:
     first = slice(min(4, int(fed.sizes[0])))
     with torch.no_grad():
         out = fed.model.outputs(moved, fed.users.train.inputs[0, first])
-        loss = fed.objective.loss(out, fed.users.train.targets[0, first])
-    found = torch.cat([out.flatten()[:64], loss]).double().nan_to_num()
+        targets = fed.users.train.targets[0, first]
+        loss = fed.objective.loss(out, targets)
+        each = [m.statistics(out, targets) for m in fed.objective.measured.values()]
+    sums = [one.double().reshape(len(loss), -1).sum(0)[:16] for one in each]
+    found = torch.cat([out.flatten()[:64].double(), loss.double(), *sums]).nan_to_num()
     return tuple(found.tolist())
 
 

@@ -126,6 +126,7 @@ def _state(run: Run, rank: int) -> State:
 
 def save(run: Run, folder: Path, given: nn.Module | None = None, *, fresh: bool = False) -> Path:
     """One safetensors file for each user, and the index, in a folder; the index comes last."""
+    run.load_algorithm()  # before anything is made
     if distributed.is_first():
         old = _replaceable(folder, fresh=fresh)
         for place in run.dropped:

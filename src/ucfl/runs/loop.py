@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ucfl import distributed
 from ucfl.algorithms import Algorithm
-from ucfl.algorithms.algorithm import check_state
+from ucfl.algorithms.algorithm import check_models, check_state
 from ucfl.errors import Diverged, UcflError
 from ucfl.federation import (
     Federation,
@@ -100,7 +100,8 @@ class Loop:
                 self._tell(point)
                 if point.round == first:
                     self._note(f"executor: {self.fed.executor}")
-            if point.round == rounds and not stop and not point.newcomers:
+            over = point.round == rounds or bool(point.stopped)
+            if over and not stop and not point.newcomers:
                 point = self._with_newcomers(point)
                 kept = -1 if point.newcomers else kept
             if point.round > kept:
@@ -141,6 +142,7 @@ class Loop:
         except Diverged as error:  # one process does not know the others' names
             raise Diverged(error.users, self.users.names, error.round) from None
         check_state(self.algorithm.name, state)
+        check_models(self.algorithm, self.fed, state)
         if text := self.algorithm.describe(state):
             self._note(f"{self.algorithm.label}: {text}")
         self.attendance.check(state, self.configuration.scenario.rounds)
@@ -245,7 +247,21 @@ class Loop:
                 now[:, gone] = torch.nan
                 before = point.history.get(f"{split}_{name}")
                 history[f"{split}_{name}"] = now if before is None else torch.cat([before, now])
+        self._say_who_has_none(point, history)
         return history
+
+    def _say_who_has_none(self, point: Checkpoint, history: Mapping[str, Tensor]) -> None:
+        """Name users whose metric is NaN from now on, though they have test data."""
+        metric = measures(self.fed)[0].name
+        rows = history[f"test_{metric}"][-2:].isnan()
+        new = rows[-1] & (self.users.test.sizes > 0) & ~(rows[0] if len(rows) > 1 else False)
+        new[list(point.dropped)] = False
+        if names := [self.users.names[user] for user in torch.nonzero(new)[:, 0].tolist()]:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            self._note(
+                f"after round {point.round}, {', '.join(names[:3])}{more} have no {metric}: it is "
+                "NaN for their models, which may not be finite; means are those of the others."
+            )
 
     def _tell(self, point: Checkpoint) -> None:
         if self.on_round:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ucfl.arrays import read_npz
@@ -42,11 +43,15 @@ def input_shape(folder: Path) -> tuple[int, ...] | None:
         return None
 
 
-def read_folder(folder: Path, target: str | None) -> Folder:
-    """Every user's arrays, laid out alike."""
+def read_folder(folder: Path, target: str | None, *, numbers: bool = False) -> Folder:
+    """Every user's arrays, laid out alike; ``numbers``: whole-number targets are amounts."""
     files = user_files(folder)
     if not files:
         raise UcflError(f"{folder} holds no .npz or .csv file; put one per user there.")
+    if files[0].suffix == ".npz" and (others := sorted(folder.glob("*.csv"))):
+        raise UcflError(
+            f"{folder} holds .npz and .csv files ({others[0].name}); give all users one kind."
+        )
     if files[0].suffix == ".csv":
         loaded = read_csvs(files, target)
     elif target is not None:
@@ -66,7 +71,9 @@ def read_folder(folder: Path, target: str | None) -> Folder:
             missing = files[present.index(False)].name
             raise UcflError(f"{missing} has no {x} and {y}, which other users have; add them.")
         if all(present):
-            pairs[split or "train"] = [(arrays[x], arrays[y]) for arrays in loaded]
+            pairs[split or "train"] = [
+                (arrays[x], _amounts(arrays[y]) if numbers else arrays[y]) for arrays in loaded
+            ]
     if "train" not in pairs:
         raise UcflError(f"{files[0].name} has neither x and y nor x_train and y_train.")
     groups = [
@@ -75,6 +82,10 @@ def read_folder(folder: Path, target: str | None) -> Folder:
         if "group" in arrays
     ]
     return Folder(names, pairs, groups if len(groups) == len(files) else None)
+
+
+def _amounts(targets: NDArray[Any]) -> NDArray[Any]:
+    return targets.astype(np.float64) if targets.dtype.kind in "iu" else targets
 
 
 def _group(file: Path, value: NDArray[Any]) -> int:

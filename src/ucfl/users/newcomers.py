@@ -15,6 +15,8 @@ def with_newcomers(users: Users, share: float, seed: int) -> Users:
 
     Who does depends on the seed and on the number of users alone.
     """
+    if users.newcomers is not None:
+        _check_alike(users, users.newcomers)
     if share == 0:
         return users
     if users.newcomers is not None:
@@ -27,3 +29,14 @@ def with_newcomers(users: Users, share: float, seed: int) -> Users:
     late = np.sort(np.random.default_rng([seed, 7]).permutation(len(users))[:count])
     early = np.setdiff1d(np.arange(len(users)), late)
     return replace(users.select(early.tolist()), newcomers=users.select(late.tolist()))
+
+
+def _check_alike(users: Users, others: Users) -> None:
+    """Raise where newcomers' examples mean something else than the users'."""
+    for what in ("input_shape", "target_shape", "classes", "class_names"):
+        mine, theirs = getattr(users, what), getattr(others, what)
+        if mine != theirs:
+            raise UcflError(
+                f"the newcomers' {what.replace('_', ' ')} are {theirs}, the users' {mine}: make "
+                "both alike; classes= says how many classes there are."
+            )

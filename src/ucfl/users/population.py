@@ -275,6 +275,7 @@ class Users:
         folder: str | Path,
         *,
         target: str | None = None,
+        numbers: bool = False,
         held_out: float | None = None,
         seed: int = 0,
     ) -> Users:
@@ -284,9 +285,10 @@ class Users:
         is given, the one that is called target, label, class or y), the others are the inputs. An
         ``.npz`` file holds ``x`` and ``y`` (held-out data is then split off), or ``x_train``,
         ``y_train`` and optionally the same for ``validation`` and ``test``; a scalar ``group``
-        names the user's true group where one is known.
+        names the user's true group where one is known. ``numbers``: targets in whole numbers are
+        amounts, and no classes.
         """
-        found = read_folder(Path(folder), target)
+        found = read_folder(Path(folder), target, numbers=numbers)
         return cls.from_arrays(
             found.pairs["train"],
             found.pairs.get("validation"),

@@ -289,7 +289,10 @@ class Scenario(BaseModel):
                 raise UcflError(f"scenario {self.name!r}: {why}")
         if is_folder(self.dataset):
             held_out = None if self.held_out == HELD_OUT else self.held_out
-            users = Users.from_folder(Path(self.dataset), held_out=held_out, seed=seed)
+            numbers = self.objective.partition(":")[0] == "regression"
+            users = Users.from_folder(
+                Path(self.dataset), held_out=held_out, numbers=numbers, seed=seed
+            )
             self.serving(users, given=False)  # what it says of their groups must be true
             return users
         if self.dataset.startswith(OWN):

@@ -50,6 +50,8 @@ def read_csvs(files: Sequence[Path], target: str | None = None) -> list[dict[str
     """``x`` and ``y`` of each user's file; all files have the same columns."""
     tables = [_read(file) for file in files]
     columns = tables[0].column_names
+    if twice := [name for name in columns if columns.count(name) > 1]:
+        raise UcflError(f"{files[0].name} has two columns {twice[0]!r}; give each its own name.")
     chosen = target or next((name for name in TARGETS if name in columns), None)
     if chosen is None or chosen not in columns:
         raise UcflError(
@@ -69,6 +71,10 @@ def read_csvs(files: Sequence[Path], target: str | None = None) -> list[dict[str
         if not parts:
             raise UcflError(f"{file.name} has no column beside {chosen!r} to learn from.")
         labels = as_array(table[chosen], f"{file.name}: column {chosen!r}")
+        if table[chosen].null_count or has_gaps(labels):
+            raise UcflError(
+                f"{file.name}: column {chosen!r} has gaps; leave out examples without a label."
+            )
         found.append({"x": np.stack(parts, axis=1), "y": labels})
     return found
 
@@ -76,7 +82,12 @@ def read_csvs(files: Sequence[Path], target: str | None = None) -> list[dict[str
 def _read(file: Path) -> pa.Table:
     try:
         with file.open("rb") as stream:
-            return csv.read_csv(stream)
+            return csv.read_csv(
+                stream,
+                # Threads of its own may still run when Python ends, and abort the process.
+                read_options=csv.ReadOptions(use_threads=False),
+                convert_options=csv.ConvertOptions(strings_can_be_null=True),
+            )
     except (OSError, pa.ArrowException) as error:
         raise unreadable(file, error, ADVICE) from error
 

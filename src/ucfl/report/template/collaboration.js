@@ -16,7 +16,7 @@ function showCollaboration() {
   }
   const count = Math.max(...learnt.labels) + 1;
   find("collaboration-hint").textContent =
-    `Row i holds the weights with which user i's model mixes everybody's, measured in one round before training (${learnt.of}, seed ${users.seed}). ` +
+    `Row i holds the weights with which user i's model mixes everybody's, as the method found them (${learnt.of}, seed ${users.seed}). ` +
     (learnt.own
       ? `Frames are the ${plural(count, "stream")} that the run used.`
       : `The run has a stream for each user; frames are the ${plural(count, "stream")} that the silhouette suggests.`);
