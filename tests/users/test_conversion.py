@@ -195,6 +195,13 @@ def test_what_is_wrong_with_a_csv_file_is_one_sentence(tmp_path, text, sentence)
         Users.from_folder(tmp_path)
 
 
+@pytest.mark.parametrize("text", ["\xe9,label\n1,2\n", "a,label\n1,\xe9\n2,f\n"])
+def test_a_file_in_another_encoding_is_one_sentence(tmp_path, text):
+    (tmp_path / "x.csv").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UcflError, match="is not UTF-8"):
+        Users.from_folder(tmp_path)
+
+
 def test_a_folder_of_two_kinds_of_files_is_refused(tmp_path):
     np.savez(tmp_path / "u.npz", x=np.zeros((4, 2)), y=np.zeros(4, int))
     (tmp_path / "v.csv").write_text("a,b,label\n1,2,1\n")

@@ -78,7 +78,7 @@ class Cell:
 def row(record: Record) -> dict[str, Any]:
     """A cell's row of ``cells.csv``."""
     scenario, origin = record.scenario, record.origin
-    n_k = record.algorithm.hyper_parameters.get("variance_batch")
+    n_k = getattr(algorithms.find(record.label), "variance_batch", None)
     return {
         "scenario": scenario.name,
         "algorithm": record.label,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -81,13 +82,16 @@ def read_csvs(files: Sequence[Path], target: str | None = None) -> list[dict[str
 
 def _read(file: Path) -> pa.Table:
     try:
-        with file.open("rb") as stream:
-            return csv.read_csv(
-                stream,
-                # Threads of its own may still run when Python ends, and abort the process.
-                read_options=csv.ReadOptions(use_threads=False),
-                convert_options=csv.ConvertOptions(strings_can_be_null=True),
-            )
+        contents = file.read_bytes()
+        contents.decode()  # pyarrow would take other encodings' letters for bytes
+        return csv.read_csv(
+            io.BytesIO(contents),
+            # Threads of its own may still run when Python ends, and abort the process.
+            read_options=csv.ReadOptions(use_threads=False),
+            convert_options=csv.ConvertOptions(strings_can_be_null=True),
+        )
+    except UnicodeDecodeError as error:
+        raise UcflError(f"{file} is not UTF-8; save it in that encoding.") from error
     except (OSError, pa.ArrowException) as error:
         raise unreadable(file, error, ADVICE) from error
 
