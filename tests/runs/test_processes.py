@@ -46,6 +46,7 @@ def in_two_processes(*arguments):
         (["participation=1 user"], "fedavg,user-centric:streams=2,scaffold,fedper"),
         (["deadline=7.5", "system=slow-uplink"], "user-centric:streams=2,fedper"),
         (["deadline=1.05", "system=urban-macro"], "user-centric:streams=2,fedper"),
+        (["newcomers=0.4"], "fedavg,user-centric:streams=2,fedper"),
     ],
 )
 def test_two_processes_give_the_results_of_one(settings, names, data, tmp_path):
@@ -84,6 +85,9 @@ def test_two_processes_give_the_results_of_one(settings, names, data, tmp_path):
         assert torch.equal(shared.checkpoint.cohorts, alone.checkpoint.cohorts)
         assert torch.equal(shared.checkpoint.missed, alone.checkpoint.missed)
         assert alone.checkpoint.missed.any() == ("deadline" in settings[0])
+        assert (alone.newcomers is None) == ("newcomers" not in settings[0])
+        for metric, values in alone.checkpoint.newcomers.items():
+            assert torch.allclose(shared.checkpoint.newcomers[metric], values, atol=1e-5), metric
         assert (shared.audience is None) == (alone.audience is None)
         if shared.audience is not None:  # whichever users the first process has
             assert shared.audience.labels.tolist() == alone.audience.labels.tolist()

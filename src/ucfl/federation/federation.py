@@ -172,30 +172,26 @@ class Federation:
     def with_model(self, key: Hashable, make: Callable[[Federation], nn.Module]) -> Federation:
         """The same users with another model, made once for each ``key``."""
         if key not in self._with_models:
-            self._with_models[key] = Federation(
-                self.users,
-                make(self),
-                objective=self.objective,
-                training=self.training,
-                device=self.device,
-                seed=self.seed,
-                variance_batch=self.variance_batch,
-                gathered=self.gathered,
-                cohort=self.cohort,
-                **self._options,
+            self._with_models[key] = self._again(
+                self.users, make(self), gathered=self.gathered, cohort=self.cohort
             )
         return self._with_models[key].among(self.present, self.memory)
 
     def of(self, users: Users) -> Federation:
         """Other users with the same model, objective and training; everyone is present."""
+        return self._again(users, copy.deepcopy(self.model.template))
+
+    def _again(self, users: Users, model: nn.Module, **others: Any) -> Federation:
+        """A federation with the same settings."""
         return Federation(
             users,
-            copy.deepcopy(self.model.template),
+            model,
             objective=self.objective,
             training=self.training,
             device=self.device,
             seed=self.seed,
             variance_batch=self.variance_batch,
+            **others,
             **self._options,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
 import torch
 
@@ -19,7 +19,7 @@ from ucfl.federation import (
     schedule,
 )
 from ucfl.federation import objective as objective_of
-from ucfl.users import Participation, Scenario, Users, with_newcomers
+from ucfl.users import ModelSource, Participation, Scenario, Users, with_newcomers
 
 
 class Engine(Options, total=False):
@@ -29,6 +29,30 @@ class Engine(Options, total=False):
     """
 
     device: str
+
+
+class Given(TypedDict):
+    """What a federation takes as an object, where a scenario has no field that could hold it."""
+
+    objective: Objective | None
+    participation: CohortFunction | None
+
+
+def asked_for(
+    scenario: str | Scenario,
+    *,
+    rounds: int | None,
+    model: ModelSource | None,
+    objective: Objective | str | None,
+    participation: CohortFunction | float | str | None,
+) -> tuple[Scenario, Given]:
+    """The scenario with what a person gave beside it, and what of that is no field of it."""
+    function = participation if callable(participation) else None
+    own = objective if isinstance(objective, Objective) else None
+    fields: dict[str, Any] = {"rounds": rounds, "model": model}
+    fields |= {"objective": own.name if own else objective}
+    fields |= {"participation": None if function else participation}
+    return adjusted(scenario, **fields), Given(objective=own, participation=function)
 
 
 def adjusted(scenario: str | Scenario, **fields: Any) -> Scenario:

@@ -14,9 +14,8 @@ from ucfl import distributed
 from ucfl.algorithms import REGISTRY, Algorithm
 from ucfl.errors import UcflError
 from ucfl.federation import CohortFunction, Federation, Objective
-from ucfl.federation import objective as objective_of
 from ucfl.runs.arrivals import over_seeds
-from ucfl.runs.building import Engine, adjusted, federation, populated
+from ucfl.runs.building import Engine, asked_for, federation, populated
 from ucfl.runs.callbacks import Callback
 from ucfl.runs.configuration import Configuration
 from ucfl.runs.folder import Run, deviation
@@ -99,17 +98,15 @@ def compare(
     Algorithms, ``users``, ``model``, ``objective``, ``participation`` and ``callbacks`` are as in
     :func:`ucfl.run`. ``all`` are those of ucfl that can serve the users; which cannot is said.
     """
-    who = participation if callable(participation) else None
-    share = None if callable(participation) else participation
-    name = objective.name if isinstance(objective, Objective) else objective
-    scenario = adjusted(scenario, rounds=rounds, model=model, participation=share, objective=name)
-    goal = objective_of(scenario.objective if objective is None else objective)
+    scenario, given = asked_for(
+        scenario, rounds=rounds, model=model, objective=objective, participation=participation
+    )
     chosen = _chosen(algorithms, seeds)
     labels = [algorithm.label for algorithm in chosen]
     runs: dict[str, list[Run]] = {}
     for seed in seeds:
         scenario, people = populated(scenario, seed, users)
-        fed = federation(scenario, seed, users=people, participation=who, objective=goal, **engine)
+        fed = federation(scenario, seed, users=people, **given, **engine)
         distributed.check_equal({"algorithms": labels, "seeds": seeds}, fed.device)
         if algorithms == "all":
             chosen = _served(chosen, fed, on_note)

@@ -18,10 +18,9 @@ from ucfl.federation import (
     Federation,
     Objective,
 )
-from ucfl.federation import objective as objective_of
 from ucfl.runs import stopping
 from ucfl.runs.attendance import Attendance
-from ucfl.runs.building import Engine, adjusted, federation, populated
+from ucfl.runs.building import Engine, asked_for, federation, populated
 from ucfl.runs.callbacks import Callback
 from ucfl.runs.claim import claimed, common_point
 from ucfl.runs.configuration import Configuration, explicit
@@ -83,16 +82,14 @@ def run(
 
     Under ``torchrun`` each process trains its share of the users; the first one writes the run.
     """
-    who = participation if callable(participation) else None
-    share = None if callable(participation) else participation
-    name = objective.name if isinstance(objective, Objective) else objective
-    found = adjusted(scenario, rounds=rounds, model=model, participation=share, objective=name)
-    goal = objective_of(found.objective if objective is None else objective)
+    found, given = asked_for(
+        scenario, rounds=rounds, model=model, objective=objective, participation=participation
+    )
     scenario, users = populated(found, seed, users)
     return train(
         scenario,
         algorithms.find(algorithm),
-        federation(scenario, seed, users=users, participation=who, objective=goal, **engine),
+        federation(scenario, seed, users=users, **given, **engine),
         users,
         out=Path(out) if out is not None else None,
         resume=resume,
