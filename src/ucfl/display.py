@@ -25,7 +25,7 @@ from ucfl.measure import Measure
 from ucfl.paper import Page, Survey
 from ucfl.paper.page import CLAIM_HEADERS, claims_as_text
 from ucfl.paper.reproduce import duration
-from ucfl.paper.tables import COMPARED, HEADERS, agreement, as_text
+from ucfl.paper.tables import COMPARED
 from ucfl.report.answer import SHARED_OR_ALONE, Story, measure_of, method_curve
 from ucfl.runs import Progress
 from ucfl.runs.progress import OnRound
@@ -322,20 +322,22 @@ def show_survey(found: Survey) -> None:
 
 def show_page(page: Page) -> None:
     """Tables, where the figures are, and what holds of the paper's claims."""
-    for item, rows in page.tables.items():
-        show_table(HEADERS, as_text(rows), page.title(item))
-        if any(row.printed for row in rows):
-            answers.print(agreement(rows), soft_wrap=True)
+    for table in (table for shown in page.tables.values() for table in shown.tables):
+        show_table(table.headers, table.rows, page.title(table.title))
+        if table.note:
+            answers.print(table.note, soft_wrap=True)
     for item, files in page.figures.items():
         said = ", ".join(map(str, files)) or "no cell of it is there yet"
-        answers.print(f"{page.title(item)}: {said}", soft_wrap=True)
+        answers.print(f"{page.title(item.title)}: {said}", soft_wrap=True)
     for name, file in page.reports.items():
         there = f"The report of {name} is in {file}"
         nothing = f"No cell of {name} is there yet, so it has no report."
         answers.print(nothing if file is None else there, soft_wrap=True)
-    show_table(CLAIM_HEADERS, claims_as_text(page.claims), "What the paper claims")
+    if page.claims:
+        show_table(CLAIM_HEADERS, claims_as_text(page.claims), "What the paper claims")
     if page.goals:
         show_table(CLAIM_HEADERS, claims_as_text(page.goals), "What the adaptive method is for")
-    if page.tables:
+    if page.tables and page.claims:
         answers.print(COMPARED, soft_wrap=True)
-    answers.print(f"{page.survey.forecast} Each is a row of {page.csv}", soft_wrap=True)
+    where = ", ".join(map(str, [page.csv, *page.csvs.values()]))
+    answers.print(f"{page.survey.forecast} Each is a row of {where}", soft_wrap=True)

@@ -18,7 +18,10 @@ def reproduce_command(
         list[str] | None,
         typer.Argument(metavar="[ITEM]...", help=f"{', '.join(paper.ITEMS)}, or all."),
     ] = None,
-    seeds: Annotated[str, typer.Option(help="Such as 0, 0-4 or 1,3,5.")] = "0-4",
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="Such as 0, 0-4 or 1,3,5; else those that are reported."),
+    ] = None,
     only: Annotated[
         str | None, typer.Option(metavar="SCENARIO", help="Run cells of this scenario only.")
     ] = None,
@@ -46,13 +49,14 @@ def reproduce_command(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print tables as Markdown.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Reproduce the paper's tables and figures, cell by cell.
+    """Reproduce the paper's tables and figures, or run the held-out set, cell by cell.
 
     Cells are kept as they finish and are not run again: stopped, the same command goes on.
     """
     if distributed.started_together():
         raise UcflError("cells are run by one process: start ucfl reproduce without torchrun.")
-    items, numbers = paper.find(what or ()), list(dict.fromkeys(seeds_from(seeds)))
+    items = paper.find(what or ())
+    numbers = None if seeds is None else list(dict.fromkeys(seeds_from(seeds)))
     form = paper.EMBEDDED if embedded else paper.PAPER
     form = form if rounds is None else form.with_rounds(rounds)
     store = paper.Store(out / form.name)
@@ -96,9 +100,11 @@ def reproduce_command(
 def _filtered(
     cells: list[paper.Cell], only: str | None, names: str | None, form: paper.Form
 ) -> list[paper.Cell]:
-    """The cells that the filters leave; scenarios have the paper's names in every form."""
+    """The cells that the filters leave; scenarios have the same names in every form."""
     if only is not None:
-        check_name("scenario of the paper", only, form.scenarios)
+        there = {cell.entry.scenario.name for cell in cells}
+        known = [name for name, scenario in form.scenarios.items() if scenario.name in there]
+        check_name("scenario of these cells", only, known)
         name = form.scenarios[only].name
         cells = [cell for cell in cells if cell.entry.scenario.name == name]
     if names is not None:

@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from ucfl.users.names import numbered_names
 from ucfl.wireless import Audience, Traffic
 
 Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,7 @@ class Store:
         """Keep a finished cell; single users at two rounds only."""
         found, groups = record.collaboration, record.population.groups
         labels = None if record.audience is None else record.audience.labels
+        plan = _plan(found, labels)
         floats = {f"curve_{name}": values for name, values in record.curves.items()}
         floats |= {"traffic": record.traffic, "final": record.final, "best": record.best}
         for name in ("weights", "silhouettes"):
@@ -133,6 +135,7 @@ class Store:
         # float32 is half the size, and a thousandth of a point is far below the noise.
         arrays: dict[str, Any] = {name: v.astype(np.float32) for name, v in floats.items()}
         arrays |= {} if labels is None else {"labels": labels}
+        arrays |= {} if plan is None else {"plan": plan}
         arrays |= {} if groups is None else {"groups": np.asarray(groups)}
         about = {
             "format": FORMAT,
@@ -186,17 +189,22 @@ class Store:
         """The text of ``cells.csv``: a row per stored cell."""
         rows = [row(record) for record in self.every()]
         rows.sort(key=lambda row: (row["scenario"], row["algorithm"], row["rounds"], row["seed"]))
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return text.getvalue()
+        return csv_text(rows, list(rows[0]) if rows else [])
 
-    def write_csv(self) -> Path:
-        """Write ``cells.csv``."""
-        file, text = self.folder / "cells.csv", self.csv()
+    def write_csv(self, name: str = "cells.csv", text: str | None = None) -> Path:
+        """Write ``cells.csv``, or another file beside it."""
+        file, text = self.folder / name, self.csv() if text is None else text
         write_atomically(file, lambda path: path.write_text(text))
         return file
+
+
+def csv_text(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """Rows under a line of the columns' names."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def _read(file: Path) -> Record:
@@ -220,7 +228,7 @@ def _record(file: Path, about: dict[str, Any], arrays: dict[str, NDArray[Any]]) 
         for name, values in arrays.items()
         if values.dtype == np.float32
     }
-    labels, groups = (_whole(arrays, name) for name in ("labels", "groups"))
+    labels, plan, groups = (_whole(arrays, name) for name in ("labels", "plan", "groups"))
     facts = algorithms.find(about["algorithm"]).facts
     hyper = about.get("hyper_parameters", facts.hyper_parameters)
     return Record(
@@ -253,25 +261,32 @@ def _record(file: Path, about: dict[str, Any], arrays: dict[str, NDArray[Any]]) 
             # Version 0.1 kept it; the cells' names do not say so.
             kept_last_batch="last_batch" not in about["scenario"],
         ),
-        collaboration=_collaboration(floats, labels),
+        collaboration=_collaboration(floats, labels, plan),
         audience=Audience.of(labels),
     )
 
 
+def _plan(found: Collaboration | None, heard: Whole | None) -> Whole | None:
+    """The groups that a method found, where they are not just the streams that users hear."""
+    if found is None or found.labels is None:
+        return None
+    labels = found.labels.numpy().astype(np.int64)
+    return None if heard is not None and np.array_equal(labels, heard) else labels
+
+
 def _collaboration(
-    floats: Mapping[str, Floats], labels: NDArray[np.int64] | None
+    floats: Mapping[str, Floats], heard: Whole | None, plan: Whole | None
 ) -> Collaboration | None:
     """What a collaboration round found, where there was one."""
+    found = heard if plan is None else plan
+    labels = None if found is None else torch.from_numpy(found)
     if "weights" not in floats or "silhouettes" not in floats:
-        return None
-    return Collaboration(
-        torch.from_numpy(floats["weights"]),
-        None if labels is None else torch.from_numpy(labels),
-        torch.from_numpy(floats["silhouettes"]),
-    )
+        return None if plan is None else Collaboration(labels=labels)
+    weights, silhouettes = (torch.from_numpy(floats[key]) for key in ("weights", "silhouettes"))
+    return Collaboration(weights, labels, silhouettes)
 
 
-def _whole(arrays: Mapping[str, NDArray[Any]], name: str) -> NDArray[np.int64] | None:
+def _whole(arrays: Mapping[str, NDArray[Any]], name: str) -> Whole | None:
     found = arrays.get(name)
     return found if found is not None and found.dtype == np.int64 else None
 

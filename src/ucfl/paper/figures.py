@@ -1,4 +1,4 @@
-"""The paper's figures, drawn from stored cells: a picture per panel."""
+"""The paper's figures and the held-out ranks, drawn from stored cells: a picture per panel."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ from ucfl.paper.items import (
     sweep_entries,
 )
 from ucfl.paper.printed import COVARIATE_SHIFT, LABEL_SHIFT
+from ucfl.paper.ranks import alike
 from ucfl.paper.reproduce import Measured
+from ucfl.paper.standings import results, standing
 from ucfl.report import figures
+from ucfl.report.critical import critical_difference
 from ucfl.runs import Record, curve
 from ucfl.wireless import SYSTEMS
 
@@ -113,6 +116,19 @@ def beyond(form: Form, measured: Measured) -> Panels:
     return panels
 
 
+def held_out(form: Form, measured: Measured) -> Panels:
+    """Average ranks over the held-out federations: of the main methods, and of all."""
+    found = results(form, measured)
+    made = {"ranks-main": standing(found, main=True), "ranks": standing(found)}
+    panels = {}
+    for name, each in made.items():
+        if each is not None:
+            average = each.block.average
+            groups = alike(average, each.difference)
+            panels[name] = critical_difference(average, each.difference, groups)
+    return panels
+
+
 FIGURES: dict[str, Callable[[Form, Measured], Panels]] = {
     "fig-accuracy": accuracy,
     "fig-clusters": clusters,
@@ -121,6 +137,7 @@ FIGURES: dict[str, Callable[[Form, Measured], Panels]] = {
     "fig-parallel": parallel,
     "fig-batch": batch,
     "beyond": beyond,
+    "held-out": held_out,
 }
 
 

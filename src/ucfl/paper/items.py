@@ -1,4 +1,4 @@
-"""The paper's tables and figures, each as the entries that it is made of."""
+"""The paper's tables and figures, and the held-out set, each as the entries it is made of."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ucfl import algorithms
 from ucfl.errors import check_name
+from ucfl.paper import held_out
 from ucfl.paper.cells import Cell, Entry
 from ucfl.paper.printed import (
     CONCEPT_SHIFT,
@@ -35,9 +36,10 @@ DEAR_ROUNDS = 100
 class Form:
     """The paper's own form, or a reduced one, whose cells are never mixed with the others.
 
-    ``scenarios`` stand for the paper's, by the paper's names; ``variance_batches`` are the n_k of
-    fig-batch, which trains for ``batch_rounds``, and dear methods train for ``dear_rounds`` at
-    most. ``name`` is empty for the paper's form; ``options`` ask ``ucfl reproduce`` for this one.
+    ``scenarios`` stand for the paper's and the held-out ones, by the names of those;
+    ``variance_batches`` are the n_k of fig-batch, which trains for ``batch_rounds``, and dear
+    methods train for ``dear_rounds`` at most. ``name`` is empty for the paper's form; ``options``
+    ask ``ucfl reproduce`` for this one.
     """
 
     name: str
@@ -48,7 +50,7 @@ class Form:
     options: tuple[str, ...] = ()
 
     def entry(self, scenario: str, algorithm: str, rounds: int | None = None) -> Entry:
-        """The entry of an algorithm on the scenario that stands for the paper's."""
+        """The entry of an algorithm on what stands for the scenario."""
         found = self.scenarios[scenario]
         rounds = found.rounds if rounds is None else rounds
         rounds = min(rounds, self.dear_rounds) if is_dear(algorithm) else rounds
@@ -66,7 +68,7 @@ class Form:
         )
 
     def title(self, scenario: str) -> str:
-        """The paper's heading, or the name of what stands for the scenario."""
+        """The paper's heading where it has one, or the name of what stands for the scenario."""
         stands = self.scenarios[scenario].name
         return SCENARIOS.get(scenario, scenario) if stands == scenario else stands
 
@@ -88,6 +90,7 @@ PAPER = Form(
         CONCEPT_SHIFT: SETTINGS[CONCEPT_SHIFT].change({"rounds": 150}),
         COVARIATE_LABEL_SHIFT: SETTINGS[COVARIATE_LABEL_SHIFT].change({"rounds": DEAR_ROUNDS}),
         LABEL_SHIFT_100: SETTINGS[LABEL_SHIFT_100],
+        **{name: each.scenario for name, each in held_out.FEDERATIONS.items()},
     },
     variance_batches=(100, 200, 330, 500, 660),
     batch_rounds=100,
@@ -111,7 +114,8 @@ def _embedded() -> Form:
         scenarios={
             name: small.change({"name": f"embedded-{name}", **changes})
             for name, changes in fields.items()
-        },
+        }
+        | {name: each.stand_in for name, each in held_out.FEDERATIONS.items()},
         variance_batches=(2, 4, 8),
         batch_rounds=1,
         dear_rounds=2,
@@ -123,13 +127,38 @@ def _embedded() -> Form:
 EMBEDDED = _embedded()
 
 
+#: The seeds of everything that is in the paper.
+SEEDS = tuple(range(5))
+
+
 @dataclass(frozen=True)
 class Item:
-    """A table or a figure of the paper."""
+    """A table, a figure or a set of runs.
+
+    ``seeds`` are those that an algorithm is reported with. One that is ``apart`` is not in the
+    paper: ``all`` leaves it out, and the paper's claims are not about it.
+    """
 
     name: str
     title: str
     entries: Callable[[Form], list[Entry]]
+    seeds: Callable[[str], tuple[int, ...]] = lambda algorithm: SEEDS
+    apart: bool = False
+
+    def cells(self, form: Form, seeds: Iterable[int] | None = None) -> list[Cell]:
+        """Its own cells, or those of given seeds.
+
+        A seed that the item reports is run by whatever reports it, any other one by everything.
+        """
+        entries = self.entries(form)
+        due = {entry: self.seeds(entry.algorithm) for entry in entries}
+        reported = list(dict.fromkeys(seed for each in due.values() for seed in each))
+        return [
+            Cell(entry, seed)
+            for seed in (reported if seeds is None else seeds)
+            for entry in entries
+            if seed in due[entry] or seed not in reported
+        ]
 
 
 def _crossed(
@@ -139,7 +168,7 @@ def _crossed(
         form.entry(scenario, name)
         for scenario in scenarios
         for name in names
-        if name != "oracle" or scenario != LABEL_SHIFT  # label shift has no groups
+        if name != "oracle" or form.scenarios[scenario].groups > 1
     ]
 
 
@@ -231,6 +260,11 @@ def _beyond(form: Form) -> list[Entry]:
     return [*own, *sweep_entries(form).values()]
 
 
+def _held_out(form: Form) -> list[Entry]:
+    methods = [*held_out.main_methods(), *held_out.other_methods()]
+    return _crossed(form, methods, held_out.FEDERATIONS)
+
+
 ITEMS = {
     item.name: item
     for item in (
@@ -243,31 +277,40 @@ ITEMS = {
         Item("fig-parallel", "Proposed and parallel user-centric learning", _parallel),
         Item("fig-batch", "Effect of n_k, the batch size of the variance", _batch),
         Item("beyond", "Beyond the paper: mixing that calibrates itself", _beyond),
+        Item("held-out", "The held-out set", _held_out, held_out.seeds, apart=True),
     )
 }
 
 
 def find(names: Iterable[str]) -> list[Item]:
-    """Items by name, in the paper's order; ``all`` or nothing means every one."""
+    """Items by name, in the paper's order; ``all`` or nothing means every one of the paper."""
     wanted = list(names) or ["all"]
     for name in wanted:
         check_name("table or figure", name, [*ITEMS, "all"])
-    return [item for item in ITEMS.values() if {item.name, "all"} & set(wanted)]
+    return [
+        item
+        for item in ITEMS.values()
+        if item.name in wanted or ("all" in wanted and not item.apart)
+    ]
 
 
-def in_order(items: Sequence[Item], form: Form, seeds: Sequence[int]) -> list[Cell]:
-    """Every cell of the items once, ordered by what it proves.
+def in_order(items: Sequence[Item], form: Form, seeds: Sequence[int] | None = None) -> list[Cell]:
+    """Every cell of the items once, ordered by what it proves; without seeds, of their own.
 
-    Seed by seed, the tables' cells before the figures', and dear methods last among them.
+    Seed by seed, the tables' cells before the figures', those that are reported with more seeds
+    before the others, and dear methods last among them.
     """
-    places: dict[Entry, tuple[int, bool, int]] = {}
+    names = [scenario.name for scenario in form.scenarios.values()]
+    places: dict[Cell, tuple[int, ...]] = {}
+    turns: dict[int, int] = {}
     for i, item in enumerate(items):
-        for entry in item.entries(form):
-            names = [scenario.name for scenario in form.scenarios.values()]
-            place = names.index(entry.scenario.name)
-            places.setdefault(entry, (i, is_dear(entry.algorithm), place))
-    entries = sorted(places, key=lambda entry: (*places[entry], work(entry.algorithm)))
-    return [Cell(entry, seed) for seed in seeds for entry in entries]
+        for cell in item.cells(form, seeds):
+            scenario, algorithm = cell.entry.scenario.name, cell.entry.algorithm
+            turn = turns.setdefault(cell.seed, len(turns))
+            few, dear = -len(item.seeds(algorithm)), is_dear(algorithm)
+            place = (turn, i, few, dear, names.index(scenario), work(algorithm))
+            places.setdefault(cell, place)
+    return sorted(places, key=lambda cell: places[cell])
 
 
 def longest(items: Iterable[Item], form: Form) -> dict[str, Scenario]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,6 +99,10 @@ class Friedman:
     f: float
     p: float
 
+    def to_json(self) -> dict[str, float | None]:
+        """Plain values; None stands for an infinite F: one order everywhere."""
+        return {k: v if math.isfinite(v) else None for k, v in asdict(self).items()}
+
 
 def friedman(table: Floats) -> Friedman:
     """The test on ranks [federations, methods], corrected for ties."""
@@ -122,7 +126,7 @@ def friedman(table: Floats) -> Friedman:
 
 
 def nemenyi_q(methods: int, alpha: float = ALPHA) -> float:
-    """The critical value of the Nemenyi test: the studentized range's, over √2 (Demšar, table 5)."""
+    """Nemenyi's critical value: the studentized range's, over √2 (Demšar, table 5)."""
     if methods < 2:
         raise UcflError(f"at least two methods are compared, not {methods}.")
     return float(studentized_range.ppf(1 - alpha, methods, np.inf)) / math.sqrt(2)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from ucfl.paper.cells import Cell, Entry, Store
-from ucfl.paper.items import Form, Item, longest
+from ucfl.paper.items import ITEMS, Form, Item, longest
 from ucfl.report import compose, page
 from ucfl.report.answer import Story
 from ucfl.runs import Record
@@ -39,13 +39,19 @@ def write_reports(
 
 
 def story(name: str, form: Form, results: Sequence[Record]) -> Story:
-    """What the cells of the paper's scenario ``name`` have to say."""
+    """What the cells of the scenario ``name`` have to say."""
     labels = dict.fromkeys(result.label for result in results)
     seeds = sorted({result.seed for result in results})
-    command = ["ucfl", "reproduce", *form.options, "--only", name]
+    asked = [item.name for item in ITEMS.values() if item.apart and _has(item, form, name)]
+    command = ["ucfl", "reproduce", *asked, *form.options, "--only", name]
     command += ["--algorithms", ",".join(labels), "--seeds", ",".join(map(str, seeds)), "--report"]
     told = compose([_made_by(shlex.join(command), result) for result in results])
     return {**told, "notes": [*told["notes"], *filter(None, [form.note, _made_before(results)])]}
+
+
+def _has(item: Item, form: Form, name: str) -> bool:
+    """Whether the item has cells of a scenario."""
+    return any(entry.scenario.name == form.scenarios[name].name for entry in item.entries(form))
 
 
 def _made_before(results: Sequence[Record]) -> str:

@@ -1,4 +1,4 @@
-"""Tables I and II: measured beside printed, and how many seeds each number has."""
+"""Tables of measured cells; of the paper's, beside what is printed, with the number of seeds."""
 
 from __future__ import annotations
 
@@ -21,6 +21,28 @@ COMPARED = (
     "validation half of the held-out data, and the test half of that round is reported; final is "
     "the last round. ± is the deviation over seeds; the paper does not say over what its own is."
 )
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as words, and what a reader must know of it."""
+
+    title: str
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+    def markdown(self) -> str:
+        """The table with its note, without its title."""
+        return "\n\n".join(filter(None, [markdown(self.headers, self.rows), self.note]))
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What an item answers with: its tables, and the same as plain values for programs."""
+
+    tables: Sequence[Table]
+    values: Any
 
 
 @dataclass(frozen=True)
@@ -126,6 +148,13 @@ def spread(results: Sequence[Record], who: str, when: str) -> Spread | None:
     return Spread.over([r.value(who, when) for r in results]) if results else None
 
 
+def shown(item: str, form: Form, measured: Measured) -> Shown:
+    """One of ``TABLES``, for people and for programs."""
+    rows = TABLES[item](form, measured)
+    note = agreement(rows) if any(row.printed for row in rows) else ""
+    return Shown([Table(ITEMS[item].title, HEADERS, as_text(rows), note)], to_json(rows))
+
+
 HEADERS = (
     "scenario", "method", "tested model", "rounds", "seeds", "best", "final", "printed", "",
 )  # fmt: skip
@@ -140,8 +169,8 @@ def as_text(rows: Sequence[Row]) -> list[list[str]]:
             row.tested_model or "–",
             str(row.rounds),
             str(len(row.seeds)),
-            _or_dash(row.best),
-            _or_dash(row.final),
+            or_dash(row.best),
+            or_dash(row.final),
             _printed(row.printed),
             row.verdict,
         ]
@@ -159,7 +188,7 @@ def beside(rows: Sequence[Row]) -> str:
         for scenario in SCENARIOS:
             row = by_place.get((method, scenario))
             printed = f" ({_printed(row.printed)})" if row and row.printed else ""
-            words.append(_or_dash(row.best) + printed if row else "")
+            words.append(or_dash(row.best) + printed if row else "")
         body.append(words)
     return markdown(["method", *SCENARIOS.values()], body)
 
@@ -187,7 +216,8 @@ def markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(words)} |" for words in lines)
 
 
-def _or_dash(value: Spread | None) -> str:
+def or_dash(value: Spread | None) -> str:
+    """The value, where there is one."""
     return "–" if value is None else str(value)
 
 

@@ -32,8 +32,8 @@ Floats = NDArray[np.float64]
 SINGLE, DOUBLE = 3.5, 7.16
 SUFFIXES = (".pdf", ".svg", ".png")
 
-#: (Any: matplotlib types the keys one by one.)
-_LOOK: Any = {
+#: Of every figure. (Any: matplotlib types the keys one by one.)
+LOOK: Any = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same letters on every machine
     "font.size": 7,
     "axes.titlesize": 7.5,
@@ -88,8 +88,8 @@ def against(
 
     Few points get markers, since a line alone would hide where something was measured.
     """
-    with mpl.rc_context(_LOOK):
-        figure, axes = _canvas(width, title)
+    with mpl.rc_context(LOOK):
+        figure, axes = canvas(width, title)
         for label, style in styles(curves).items():
             x, values = np.asarray(curves[label][0]), _seeds_by_points(curves[label][1], label)
             _line_with_spread(axes, x, values, label, style, marked=len(x) <= 12)
@@ -122,8 +122,8 @@ def over_time(
         label: (one.times, one.mean) if isinstance(one, Curve) else one
         for label, one in curves.items()
     }
-    with mpl.rc_context(_LOOK):
-        figure, axes = _canvas(width, title)
+    with mpl.rc_context(LOOK):
+        figure, axes = canvas(width, title)
         for label, style in styles(curves).items():
             times, values = (np.asarray(part, dtype=np.float64) for part in pairs[label])
             axes.plot(
@@ -156,9 +156,9 @@ def bars(
     An infinite value has no bar and says *never*.
     """
     every = {label: np.atleast_1d(np.asarray(v, dtype=float)) for label, v in values.items()}
-    with mpl.rc_context(_LOOK):
+    with mpl.rc_context(LOOK):
         height = 0.62 + 0.2 * len(every)
-        figure, axes = _canvas(width, title, height)
+        figure, axes = canvas(width, title, height)
         for place, (label, style) in enumerate(styles(every).items()):
             mean, spread = float(every[label].mean()), _finite_deviation(every[label])
             finite = math.isfinite(mean)
@@ -202,8 +202,8 @@ def heat_map(
     streams = np.zeros(users, dtype=int) if labels is None else np.asarray(labels, dtype=int)
     order = np.argsort(streams, kind="stable")
     ends = np.cumsum(np.bincount(streams)) - 0.5
-    with mpl.rc_context({**_LOOK, "axes.grid": False}):
-        figure, axes = _canvas(width, title, 0.84 * width)
+    with mpl.rc_context({**LOOK, "axes.grid": False}):
+        figure, axes = canvas(width, title, 0.84 * width)
         image = axes.imshow(matrix[np.ix_(order, order)], cmap="Blues", vmin=0)
         start = -0.5
         for end in ends:
@@ -249,8 +249,8 @@ def silhouettes(
 ) -> Figure:
     """Silhouette against k from one value or one per seed; the recommended k has a ring."""
     picks = dict.fromkeys(scores, recommended) if isinstance(recommended, int) else recommended
-    with mpl.rc_context(_LOOK):
-        figure, axes = _canvas(width, title)
+    with mpl.rc_context(LOOK):
+        figure, axes = canvas(width, title)
         for label, style in styles(scores).items():
             ks = sorted(scores[label])
             values = np.stack([np.atleast_1d(np.asarray(scores[label][k], float)) for k in ks], 1)
@@ -275,7 +275,7 @@ def save(figure: Figure, path: str | Path) -> Path:
     file = check_suffix(Path(path))
     undated: Any = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}
     picture = io.BytesIO()  # on a full disk, matplotlib's own errors say nothing
-    with mpl.rc_context(_LOOK):
+    with mpl.rc_context(LOOK):
         figure.savefig(picture, format=file.suffix[1:], metadata=undated[file.suffix])
     write_atomically(file, lambda path: path.write_bytes(picture.getvalue()))
     return file
@@ -288,7 +288,7 @@ def check_suffix(file: Path) -> Path:
     return file
 
 
-def _canvas(width: float, title: str, height: float | None = None) -> tuple[Figure, Axes]:
+def canvas(width: float, title: str, height: float | None = None) -> tuple[Figure, Axes]:
     """A figure without pyplot, which would keep it for ever."""
     figure = Figure(figsize=(width, height or 0.68 * min(width, 4.2)), layout="constrained")
     axes = figure.subplots()
