@@ -32,7 +32,7 @@ RULE = (
     "has one on all of these: an average over other federations is no rank among the rest.",
     "The means are over the seeds that all ranked methods have on the federation, since seeds draw "
     "other users.",
-    "The oracle is told the groups, and needs some: it is shown beside the others and never ranked.",
+    "The oracle is told the groups, and needs some: it is shown with the others and never ranked.",
 )
 
 #: Results by federation and method, in order of their seeds.

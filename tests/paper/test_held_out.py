@@ -1,0 +1,318 @@
+"""The held-out set: which cells, in which order, and what its CSV and tables say of them."""
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import adjusted_rand_score
+
+import ucfl
+from paper.making import result
+from ucfl import algorithms, paper
+from ucfl.algorithms.user_centric import UserCentric
+from ucfl.collaboration import Collaboration
+from ucfl.paper import held_out
+from ucfl.paper.items import COVARIATE_LABEL_SHIFT, LABEL_SHIFT_100
+from ucfl.paper.on_air import on_air
+from ucfl.paper.printed import SCENARIOS as PRINTED
+from ucfl.paper.standings import COLUMNS, HELD_OUT, found_groups, held_out_csv, results, standing
+from ucfl.runs import curve
+from ucfl.users import SCENARIOS
+from ucfl.wireless import SYSTEMS, Audience, Traffic
+
+pytestmark = pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")  # users are tiny
+FORM = paper.EMBEDDED
+SET = paper.find(["held-out"])
+PLACE = "mnist-rotations"
+TRAINED = ("oracle", "fedavg", "cfl", "user-centric:streams=auto", "adaptive-user-centric")
+
+
+def test_the_federations_are_others_than_the_papers_and_so_are_their_seeds():
+    names = set(held_out.FEDERATIONS)
+    assert not names & {*SCENARIOS, *PRINTED, COVARIATE_LABEL_SHIFT, LABEL_SHIFT_100}
+    assert not {*held_out.MAIN_SEEDS} & {*held_out.DEVELOPMENT_SEEDS, *range(5)}
+    assert {each.developed for each in held_out.FEDERATIONS.values()} == {True, False}
+    for name, each in held_out.FEDERATIONS.items():
+        assert each.scenario.name == name
+        assert 5 <= each.scenario.rounds * each.scenario.users / 160 <= 40  # seconds, roughly
+
+
+@pytest.mark.parametrize("name", held_out.FEDERATIONS)
+def test_every_stand_in_has_the_same_kind_of_users(name):
+    real, small = held_out.FEDERATIONS[name].scenario, FORM.scenarios[name]
+    users = small.build(0)
+    groups = 1 if users.groups is None else len(users.groups.unique())
+    assert (groups, small.split, small.rotations) == (real.groups, real.split, real.rotations)
+    assert small.permute_labels == real.permute_labels
+    assert len(users) <= 20
+
+
+def test_cells_come_seed_by_seed_and_the_main_methods_first():
+    cells = paper.in_order(SET, paper.PAPER)
+    assert len(cells) == len(set(cells))
+    seeds = [cell.seed for cell in cells]
+    assert seeds == sorted(seeds)
+    assert set(seeds) == {10, 11, 12, 13, 14}
+    for seed in held_out.MAIN_SEEDS:
+        mains = [cell.entry.algorithm in held_out.MAIN for cell in cells if cell.seed == seed]
+        assert mains == sorted(mains, reverse=True)
+        assert all(mains) == (seed > 12)
+    first = [cell for cell in cells if cell.seed == 10]
+    assert first[-1].entry.algorithm == "pfedme"  # the dearest
+    labels = {cell.entry.algorithm for cell in first}
+    assert labels == {*algorithms.REGISTRY, "user-centric:streams=auto"} - {"parallel-user-centric"}
+    for cell in cells:
+        assert cell.entry.algorithm != "oracle" or cell.entry.scenario.groups > 1
+
+
+def test_a_seed_that_is_not_reported_is_run_by_everything():
+    def methods(*seeds):
+        return {cell.entry.algorithm for cell in paper.in_order(SET, paper.PAPER, seeds)}
+
+    assert methods(13) == set(held_out.main_methods())
+    assert methods(0) == methods(10) == {*held_out.main_methods(), *held_out.other_methods()}
+
+
+def test_a_main_method_joins_when_it_is_registered(monkeypatch):
+    class Coming(UserCentric):
+        name: ClassVar[str] = "layered-user-centric"
+
+    assert "layered-user-centric" not in {*held_out.main_methods(), *held_out.other_methods()} - (
+        {"layered-user-centric"} & {*algorithms.REGISTRY}
+    )
+    monkeypatch.setitem(algorithms.REGISTRY, Coming.name, Coming)
+    cells = paper.in_order(SET, paper.PAPER)
+    own = [cell for cell in cells if cell.entry.algorithm == Coming.name]
+    assert len(own) == 5 * len(held_out.FEDERATIONS)
+
+
+def test_all_of_the_paper_leaves_it_out():
+    assert "held-out" not in {item.name for item in paper.find(["all"])}
+    assert [item.name for item in SET] == ["held-out"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A few tiny cells, stored."""
+    store = paper.Store(tmp_path_factory.mktemp("held-out") / FORM.name)
+    wanted = [("mnist-iid", "cfl", 10), *((PLACE, name, 10) for name in TRAINED)]
+    wanted += [(PLACE, "fedavg", 11), (PLACE, "fedavg", 0)]
+    cells = [paper.Cell(FORM.entry(*place), seed) for *place, seed in wanted]
+    assert paper.run_cells(cells, store, device="cpu")
+    return store, cells
+
+
+def table(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_the_csv_has_exactly_its_columns_and_no_seed_that_is_not_reported(trained):
+    store, cells = trained
+    text = held_out_csv(FORM, store)
+    head = "federation,algorithm,seed,mean_best,worst_best,mean_final,k,rand_index,models_down"
+    assert text.splitlines()[0] == head == ",".join(COLUMNS)
+    rows = table(text)
+    assert len(rows) == len(cells) - 1
+    assert {row["seed"] for row in rows} == {"10", "11"}
+    assert held_out_csv(FORM, paper.Store(store.folder / "empty")).splitlines() == [head]
+
+
+def test_a_row_says_what_the_run_would(trained, tmp_path):
+    store, cells = trained
+    rows = {
+        (r["federation"], r["algorithm"], r["seed"]): r for r in table(held_out_csv(FORM, store))
+    }
+    for cell in cells[:6]:
+        scenario, algorithm = cell.entry.scenario, cell.entry.algorithm
+        row = rows[scenario.name, algorithm, str(cell.seed)]
+        run = ucfl.run(scenario, algorithm, seed=cell.seed, out=tmp_path / cell.name)
+        for who, when in (("mean", "best"), ("worst", "best"), ("mean", "final")):
+            value = run.summary[who][when]
+            assert float(row[f"{who}_{when}"]) == pytest.approx(value, abs=1e-3)
+        down = run.checkpoint.traffic[:, 0].mean().item()
+        assert float(row["models_down"]) == pytest.approx(down, rel=1e-3)
+        learnt = run.collaboration
+        labels = run.checkpoint.state.get("labels") if learnt is None else learnt.labels
+        if algorithm in ("oracle", "fedavg"):  # they find nothing
+            assert (row["k"], row["rand_index"]) == ("", "")
+            continue
+        assert int(row["k"]) == len(labels.unique())
+        if scenario.groups == 1:
+            assert row["rand_index"] == ""
+        else:
+            true = run.about["users"]["groups"]
+            index = adjusted_rand_score(true, labels.numpy())
+            assert float(row["rand_index"]) == pytest.approx(index, abs=1e-4)
+
+
+ENTRY = paper.PAPER.entry(PLACE, "user-centric")
+
+
+def test_a_cell_keeps_the_groups_that_a_method_found_in_a_part(tmp_path):
+    """Its streams are of parts, or others than the groups; W may not have been measured."""
+    store, plan = paper.Store(tmp_path), torch.tensor([0, 0, 1, 1])
+    heard = Audience(((0.9, np.zeros(4, dtype=np.int64)), (0.1, np.array([0, 1, 2, 2]))))
+    base = result(ENTRY, groups=[0, 0, 1, 1])
+    measured = Collaboration(torch.eye(4).double(), plan, torch.zeros(4).double())
+    for learnt in (Collaboration(labels=plan), measured):
+        for audience in (heard, Audience.of(np.arange(4)), None):
+            made = replace(base, collaboration=learnt, audience=audience)
+            store.save(paper.Cell.of(made), made)
+            back = store.load(paper.Cell.of(made))
+            assert back.collaboration.labels.tolist() == plan.tolist()
+            assert (back.collaboration.weights is None) == (learnt.weights is None)
+            assert found_groups(back).tolist() == plan.tolist()
+    assert found_groups(replace(base, audience=heard)).tolist() == [0, 1, 2, 2]
+    told = paper.PAPER.entry(PLACE, "oracle")
+    assert found_groups(result(told, labels=np.arange(4))) is None
+
+
+def made_up(seeds=(10, 11), places=("mnist-rotations", "mnist-iid")):
+    """Main methods in one order everywhere, and FedProx on one federation only."""
+    cells = {}
+    for place in places:
+        for rank, name in enumerate(held_out.main_methods()):
+            if name == "oracle" and place == "mnist-iid":
+                continue
+            entry = paper.PAPER.entry(place, name)
+            cells[entry] = [result(entry, s, mean=90.0 - 5 * rank + s, worst=50.0) for s in seeds]
+    entry = paper.PAPER.entry("mnist-iid", "fedprox")
+    return cells | {entry: [result(entry, 10, mean=99.0)]}
+
+
+def test_ranks_are_of_methods_that_are_everywhere_and_not_of_the_oracle():
+    found = results(paper.PAPER, made_up())
+    order = [name for name in held_out.main_methods() if name != "oracle"]
+    made = standing(found)
+    assert list(made.block.average) == order
+    assert list(made.block.average.values()) == list(range(1, len(order) + 1))
+    assert "fedprox" in made.block.left_out
+    assert made.block.seeds == {"mnist-rotations": (10, 11), "mnist-iid": (10, 11)}
+    assert made.test.p < 0.05
+    assert json.dumps(made.to_json())
+    assert standing(results(paper.PAPER, {})) is None
+
+
+def test_tables_say_what_was_measured_and_have_a_dash_for_the_rest():
+    empty, full = (results(paper.PAPER, cells) for cells in ({}, made_up()))
+    for name, make in HELD_OUT.items():
+        for table in (make(empty), make(full)):
+            assert {len(row) for row in table.rows} == {len(table.headers)}, name
+    for name in ("mean", "worst"):
+        cells = {cell for row in HELD_OUT[name](empty).rows for cell in row[2:]}
+        assert cells == {"–", ""}  # nothing yet; and the oracle where there are no groups
+    rows = {row[0]: row for row in HELD_OUT["mean"](full).rows}
+    heads = HELD_OUT["mean"](full).headers
+    assert rows["mnist-iid"][heads.index("fedavg")] == "95.5 ± 0.7"
+    assert rows["mnist-iid"][heads.index("oracle")] == ""
+    assert rows["mnist-iid"][1] == "seeds 0–2"
+    assert rows["emnist-both"][1] == "never"
+    ranks = HELD_OUT["ranks"](full)
+    assert ranks.rows[0][:3] == ["fedavg", "1.00", "1.00"]
+    assert "fedprox (nothing on mnist-rotations)" in ranks.note.replace("; ", ", ")
+
+
+def test_time_on_air_is_to_fedavgs_final_accuracy_over_shared_seeds():
+    entries = {name: paper.PAPER.entry(PLACE, name) for name in ("fedavg", "user-centric", "local")}
+    cells = {
+        "fedavg": [result(entries["fedavg"], s, mean=60.0) for s in (10, 11)],
+        "user-centric": [result(entries["user-centric"], 10, mean=80.0, streams=4.0)],
+        "local": [result(entries["local"], 10, mean=50.0, streams=0.0)],
+    }
+    cells["user-centric"] = [replace(r, start=Traffic(1, 0.5, 1)) for r in cells["user-centric"]]
+    found = {one.algorithm: one for one in on_air(cells)}
+    assert {one.target for one in found.values()} == {60.0}
+    for system in SYSTEMS:
+        expected = curve(cells["user-centric"], system).time_to(60.0)
+        assert found["user-centric"].times[system] == expected
+        assert found["local"].times[system] == np.inf
+    own = found["user-centric"]  # 100 bytes of a model, four users
+    assert (own.start_down, own.start_up, own.models_down) == (100, 200, 4)
+    assert found["local"].to_json()["times"] == dict.fromkeys(SYSTEMS)
+    assert "never" in found["local"].words()
+    assert on_air({"local": cells["local"]}) == []
+
+
+@pytest.fixture
+def command(monkeypatch, capfd):
+    """``ucfl reproduce held-out`` in this process: exit code, standard output, standard error."""
+    from ucfl import cli
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["ucfl", "reproduce", "held-out", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        return stop.value.code, *capfd.readouterr()
+
+    return call
+
+
+def test_the_list_has_every_cell_and_trains_nothing(trained, command, monkeypatch):
+    monkeypatch.setattr("ucfl.paper.reproduce.federation", None)
+    store, _ = trained
+    options = ("--embedded", "--out", store.folder.parent, "--list")
+    code, said, notes = command(*options, "--json")
+    assert code == 0, notes
+    listed = json.loads(said)
+    assert len(listed["cells"]) == len(paper.in_order(SET, FORM))
+    assert sum(cell["done"] for cell in listed["cells"]) == 7
+    _, said, _ = command(*options, "--only", PLACE, "--algorithms", "fedavg,cfl")
+    assert said.count("done") == 3  # of ten
+    assert said.count("to do") == 7 + 1
+    code, _, notes = command(*options, "--only", "mnist-rotation")
+    assert code == 2
+    assert "did you mean 'mnist-rotations'" in notes
+
+
+def test_the_command_writes_tables_figures_and_the_csv_from_what_is_stored(trained, command):
+    store, _ = trained
+    options = ("--embedded", "--out", store.folder.parent, "--limit-seconds", 0)
+    code, said, notes = command(*options, "--seeds", 10, "--json")
+    assert code == 0, notes
+    answer = json.loads(said)
+    assert answer["claims"] == answer["goals"] == []
+    assert len(answer["items"]["held-out"]["rows"]) == 6
+    file = store.folder / "held-out.csv"
+    assert answer["csvs"] == {"held-out": str(file)}
+    assert file.read_text() == held_out_csv(FORM, store)  # of all seeds
+    _, said, _ = command(*options, "--markdown")
+    assert "| mnist-rotations | seeds 0–2 |" in said
+    _, said, _ = command(*options)
+    assert "Groups found – reduced form (embedded)" in said
+    assert "What the paper claims" not in said
+
+
+def test_killed_outright_it_goes_on_and_ends_with_the_same_csv(tmp_path, command):
+    options = ["--embedded", "--rounds", "120", "--only", PLACE, "--algorithms", "fedavg,cfl"]
+    options += ["--seeds", "10", "--device", "cpu"]
+    started = subprocess.Popen(
+        [sys.executable, "-m", "ucfl", "reproduce", "held-out", *options, "--out", tmp_path / "a"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ,
+    )
+    folder = tmp_path / "a" / "embedded-120-rounds"
+    ends = time.monotonic() + 120
+    while time.monotonic() < ends and not list(folder.glob("unfinished/*")):
+        time.sleep(0.01)
+    started.send_signal(signal.SIGKILL)
+    started.wait()
+    assert len(list(folder.glob("cells/*.npz"))) < 2
+    for out in ("a", "b"):
+        code, _, notes = command(*options, "--out", tmp_path / out)
+        assert code == 0, notes
+    one, two = (tmp_path / out / folder.name / "held-out.csv" for out in ("a", "b"))
+    assert len(table(one.read_text())) == 2
+    assert one.read_text() == two.read_text()
+    assert not list(folder.glob("unfinished/*"))
