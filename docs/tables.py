@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from ucfl import paper
-from ucfl.paper import beyond, cells, tables
+from ucfl.paper import beyond, cells, standings, tables
 from ucfl.paper.claims import TARGET
 from ucfl.paper.items import ADAPTIVE, GENEROUS, ITEMS, OURS
 from ucfl.paper.page import CLAIM_HEADERS, claims_as_text
@@ -34,6 +34,7 @@ PAGES = [
     ROOT / "docs" / "last-batch.md",
     ROOT / "docs" / "algorithms" / "adaptive-user-centric.md",
     RESULTS / "README.md",
+    RESULTS / "held-out.md",
 ]
 
 
@@ -81,9 +82,9 @@ def on_air() -> str:
 
 
 @cache
-def stored() -> paper.Measured:
-    """The cells in docs/results/cells of all five seeds."""
-    cells = paper.in_order(paper.find(["all"]), paper.PAPER, range(5))
+def stored(asked: str = "all") -> paper.Measured:
+    """The cells in docs/results/cells of the paper or of another item, with their own seeds."""
+    cells = paper.in_order(paper.find([asked]), paper.PAPER)
     return paper.survey(cells, paper.Store(RESULTS), "cpu").measured
 
 
@@ -133,6 +134,22 @@ def goals() -> str:
     return tables.markdown(CLAIM_HEADERS, claims_as_text(beyond.goals(paper.PAPER, stored())))
 
 
+def held_out_federations() -> str:
+    """The held-out federations, and which of them methods were developed on."""
+    return standings.federations(paper.PAPER).markdown()
+
+
+def held_out(name: str) -> str:
+    """One of the held-out set's tables."""
+    found = standings.results(paper.PAPER, stored("held-out"))
+    return standings.HELD_OUT[name](found).markdown()
+
+
+def held_out_rule() -> str:
+    """How the held-out set's methods are ranked."""
+    return "\n".join(f"- {line}" for line in standings.RULE)
+
+
 def machines() -> str:
     """What the cells ran on."""
     found: dict[tuple[str, str], list[float]] = {}
@@ -145,15 +162,15 @@ def machines() -> str:
     )
 
 
-def drawn() -> str:
+def drawn(asked: str) -> str:
     """The figures that are there, and how much of each."""
-    parts = []
-    for name, item in paper.ITEMS.items():
-        files = sorted(RESULTS.glob(f"{name}-*.svg"))
+    parts, measured = [], stored(asked)
+    for item in paper.find([asked]):
+        files = sorted(RESULTS.glob(f"{item.name}-*.svg"))
         if not files:
             continue
-        cells = [cell for entry in item.entries(paper.PAPER) for cell in entry.cells(range(5))]
-        there = sum(len(stored().get(entry, ())) for entry in item.entries(paper.PAPER))
+        cells = item.cells(paper.PAPER)
+        there = sum(len(measured.get(entry, ())) for entry in item.entries(paper.PAPER))
         heading = f"**{item.title}** ({there} of {len(cells)} cells)"
         pictures = [f"![{item.title}, {file.stem}]({file.name})" for file in files]
         parts.append("\n".join([heading, "", *pictures]))
@@ -333,7 +350,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "claims": claims,
     "parallel": parallel,
     "machines": machines,
-    "figures": drawn,
+    "figures": partial(drawn, "all"),
+    "held-out-federations": held_out_federations,
+    "held-out-rule": held_out_rule,
+    "held-out-figures": partial(drawn, "held-out"),
+    **{f"held-out-{name}": partial(held_out, name) for name in standings.HELD_OUT},
 }
 
 

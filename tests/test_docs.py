@@ -8,7 +8,8 @@ import pytest
 
 from ucfl.algorithms import REGISTRY
 from ucfl.federation import OBJECTIVES
-from ucfl.paper import Store
+from ucfl.paper import PAPER, Store
+from ucfl.paper.standings import held_out_csv
 
 ROOT = Path(__file__).parent.parent
 
@@ -32,6 +33,14 @@ def test_the_csv_of_cells_equals_the_stored_cells():
     assert file.exists() == bool(store.every())
     if file.exists():
         assert file.read_text() == store.csv()
+
+
+def test_the_csv_of_the_held_out_set_equals_the_stored_cells():
+    file = ROOT / "docs" / "results" / "held-out.csv"
+    text = held_out_csv(PAPER, Store(ROOT / "docs" / "results"))
+    assert file.exists() == (text.count("\n") > 1)
+    if file.exists():
+        assert file.read_text() == text
 
 
 def test_every_algorithm_has_a_page():

@@ -44,7 +44,6 @@ def test_the_federations_are_others_than_the_papers_and_so_are_their_seeds():
     assert {each.developed for each in held_out.FEDERATIONS.values()} == {True, False}
     for name, each in held_out.FEDERATIONS.items():
         assert each.scenario.name == name
-        assert 5 <= each.scenario.rounds * each.scenario.users / 160 <= 40  # seconds, roughly
 
 
 @pytest.mark.parametrize("name", held_out.FEDERATIONS)
@@ -87,9 +86,8 @@ def test_a_main_method_joins_when_it_is_registered(monkeypatch):
     class Coming(UserCentric):
         name: ClassVar[str] = "layered-user-centric"
 
-    assert "layered-user-centric" not in {*held_out.main_methods(), *held_out.other_methods()} - (
-        {"layered-user-centric"} & {*algorithms.REGISTRY}
-    )
+    monkeypatch.delitem(algorithms.REGISTRY, Coming.name, raising=False)
+    assert Coming.name not in {*held_out.main_methods(), *held_out.other_methods()}
     monkeypatch.setitem(algorithms.REGISTRY, Coming.name, Coming)
     cells = paper.in_order(SET, paper.PAPER)
     own = [cell for cell in cells if cell.entry.algorithm == Coming.name]
@@ -219,7 +217,7 @@ def test_tables_say_what_was_measured_and_have_a_dash_for_the_rest():
     assert rows["emnist-both"][1] == "never"
     ranks = HELD_OUT["ranks"](full)
     assert ranks.rows[0][:3] == ["fedavg", "1.00", "1.00"]
-    assert "fedprox (nothing on mnist-rotations)" in ranks.note.replace("; ", ", ")
+    assert "fedprox (nothing on mnist-rotations)" in ranks.note
 
 
 def test_time_on_air_is_to_fedavgs_final_accuracy_over_shared_seeds():

@@ -1,6 +1,6 @@
-"""The held-out set: federations that no setting of a method was chosen on, and who runs on them.
+"""The held-out set: federations and seeds that methods are judged on, and who runs on them.
 
-Half of them were looked at with seeds 0 to 2 while methods were developed; the other half never.
+Some federations were looked at with seeds 0 to 2 while methods were developed, the others never.
 Reported are other seeds, and so other users, of both.
 """
 
