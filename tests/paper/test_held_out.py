@@ -292,7 +292,7 @@ def test_the_command_writes_tables_figures_and_the_csv_from_what_is_stored(train
 
 
 def test_killed_outright_it_goes_on_and_ends_with_the_same_csv(tmp_path, command):
-    options = ["--embedded", "--rounds", "120", "--only", PLACE, "--algorithms", "fedavg,cfl"]
+    options = ["--embedded", "--rounds", "120", "--only", PLACE, "--algorithms", "local,fedavg,cfl"]
     options += ["--seeds", "10", "--device", "cpu"]
     started = subprocess.Popen(
         [sys.executable, "-m", "ucfl", "reproduce", "held-out", *options, "--out", tmp_path / "a"],
@@ -302,15 +302,28 @@ def test_killed_outright_it_goes_on_and_ends_with_the_same_csv(tmp_path, command
     )
     folder = tmp_path / "a" / "embedded-120-rounds"
     ends = time.monotonic() + 120
-    while time.monotonic() < ends and not list(folder.glob("unfinished/*")):
+    while time.monotonic() < ends and not list(folder.glob("cells/*.npz")):
         time.sleep(0.01)
     started.send_signal(signal.SIGKILL)
     started.wait()
-    assert len(list(folder.glob("cells/*.npz"))) < 2
+    kept = {file: file.stat().st_mtime_ns for file in folder.glob("cells/*.npz")}
+    assert 1 <= len(kept) < 3
     for out in ("a", "b"):
         code, _, notes = command(*options, "--out", tmp_path / out)
         assert code == 0, notes
     one, two = (tmp_path / out / folder.name / "held-out.csv" for out in ("a", "b"))
-    assert len(table(one.read_text())) == 2
+    assert len(table(one.read_text())) == 3
+    assert kept == {file: file.stat().st_mtime_ns for file in kept}  # not run again
     assert one.read_text() == two.read_text()
     assert not list(folder.glob("unfinished/*"))
+
+
+def test_its_interactive_pages_say_the_command_that_makes_them(trained, command):
+    store, _ = trained
+    options = ("--embedded", "--out", store.folder.parent, "--limit-seconds", 0, "--report")
+    code, said, notes = command(*options, "--json")
+    assert code == 0, notes
+    files = json.loads(said)["reports"]
+    assert sum(file is not None for file in files.values()) == 2
+    text = (store.folder / f"report-embedded-{PLACE}.html").read_text()
+    assert f"ucfl reproduce held-out --embedded --only {PLACE} " in text

@@ -7,7 +7,7 @@ functions of numbers: nothing here knows a run.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -148,8 +148,3 @@ def alike(average: Mapping[str, float], difference: float) -> list[tuple[str, ..
         if len(near) > 1 and not (found and set(near) <= set(found[-1])):
             found.append(tuple(near))
     return found
-
-
-def apart(average: Mapping[str, float], name: str, difference: float) -> Sequence[str]:
-    """The methods that are worse than the named one by the critical difference."""
-    return [other for other in average if average[other] - average[name] >= difference]
