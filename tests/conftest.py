@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+from torch import nn
 
 from ucfl.execution import choice
 from ucfl.federation import Federation, LocalTraining, create
@@ -70,6 +72,23 @@ def make_federation(
         precision=precision,
         device=DEVICE,
     )
+
+
+def normalised(shape, classes):
+    """A small model with batch normalisation."""
+    return nn.Sequential(
+        *(nn.Flatten(), nn.Linear(math.prod(shape), 16), nn.BatchNorm1d(16)),
+        *(nn.ReLU(), nn.Linear(16, classes)),
+    )
+
+
+#: The models of methods that cannot serve every model.
+NEEDS = {"fedbn": "conftest:normalised", "lg-fedavg": "mlp"}
+
+
+def model_for(name, otherwise="mlp"):
+    """A model that a method can serve: the other one, unless it needs more."""
+    return NEEDS.get(name.partition(":")[0], otherwise)
 
 
 def close(ours, theirs, **tolerances):

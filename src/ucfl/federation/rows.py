@@ -94,6 +94,11 @@ class Rows:
         return {name: list(shape) for name, _, _, shape, _ in self._slots}
 
     @property
+    def has_normalisation(self) -> bool:
+        """Whether the model has a part ``normalisation``."""
+        return any(layer_of(name) in self._normalisations for name, *_ in self._slots)
+
+    @property
     def bytes(self) -> int:
         """What one model takes in memory and on air."""
         return self.initial.nbytes
