@@ -82,13 +82,17 @@ def normalised(shape, classes):
     )
 
 
-#: The models of methods that cannot serve every model.
-NEEDS = {"fedbn": "conftest:normalised", "lg-fedavg": "mlp"}
+#: Models that a method cannot serve, and what it is tested with instead.
+INSTEAD = {
+    ("fedbn", "mlp"): "conftest:normalised",
+    ("fedbn", "logistic"): "conftest:normalised",
+    ("lg-fedavg", "logistic"): "mlp",
+}
 
 
-def model_for(name, otherwise="mlp"):
-    """A model that a method can serve: the other one, unless it needs more."""
-    return NEEDS.get(name.partition(":")[0], otherwise)
+def model_for(name, wanted="mlp"):
+    """The model that is wanted, or one like it that the method can serve."""
+    return INSTEAD.get((name, wanted), wanted)
 
 
 def close(ours, theirs, **tolerances):

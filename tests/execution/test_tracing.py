@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import DEVICE, close, make_federation, make_users
+from conftest import DEVICE, close, make_federation, make_users, model_for
 from ucfl.algorithms import REGISTRY, find
 from ucfl.errors import UcflError
 from ucfl.execution import choice, torchscript, tracing
