@@ -20,8 +20,8 @@ class FedRep(FedPer):
     """h_i ← ``head_epochs`` epochs on f_i(·, φ);  φ_i ← the scenario's epochs on f_i(h_i, ·).
 
     The body φ ← Σ_j (n_j / Σ n) φ_j is averaged, the head h_i (what is ``personal``) never leaves
-    its user. While one of them is trained, the other is fixed. The official code has 10 epochs of
-    the head before the body's, in all of its experiments (``local_ep`` − ``local_rep_ep``).
+    its user. While one of them is trained, the other is fixed. The scripts of the official code
+    have 10 epochs of the head before the body's (``local_ep`` − ``local_rep_ep``).
     """
 
     head_epochs: Passes = 10
