@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+from torch import nn
 
 from ucfl.execution import choice
 from ucfl.federation import Federation, LocalTraining, create
@@ -70,6 +72,27 @@ def make_federation(
         precision=precision,
         device=DEVICE,
     )
+
+
+def normalised(shape, classes):
+    """A small model with batch normalisation."""
+    return nn.Sequential(
+        *(nn.Flatten(), nn.Linear(math.prod(shape), 16), nn.BatchNorm1d(16)),
+        *(nn.ReLU(), nn.Linear(16, classes)),
+    )
+
+
+#: Models that a method cannot serve, and what it is tested with instead.
+INSTEAD = {
+    ("fedbn", "mlp"): "conftest:normalised",
+    ("fedbn", "logistic"): "conftest:normalised",
+    ("lg-fedavg", "logistic"): "mlp",
+}
+
+
+def model_for(name, wanted="mlp"):
+    """The model that is wanted, or one like it that the method can serve."""
+    return INSTEAD.get((name, wanted), wanted)
 
 
 def close(ours, theirs, **tolerances):

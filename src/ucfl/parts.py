@@ -63,6 +63,13 @@ class Part:
         found = [theta[:, start:end] for start, end in self.ranges]
         return found[0] if len(found) == 1 else torch.cat([theta[:, :0], *found], dim=1)
 
+    def put(self, theta: Tensor, columns: Tensor) -> Tensor:
+        """Θ with others in the place of its columns."""
+        found = theta.clone(memory_format=torch.contiguous_format)
+        for (start, end), piece in zip(self.ranges, columns.split(self.lengths, 1), strict=True):
+            found[:, start:end] = piece
+        return found
+
     def called(self, name: str) -> Part:
         """The same columns under another name."""
         return Part(name, self.ranges, self.size)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import close, make_federation, make_users
+from conftest import close, make_federation, make_users, model_for
 from ucfl.algorithms import REGISTRY, find
 from ucfl.execution import choice
 from ucfl.federation import Federation
@@ -25,11 +25,15 @@ ROUNDS = 3
 
 
 #: Hyper-parameters that switch off what a method adds, so that it must reduce to SGD and FedAvg.
-#: Without an entry, a method reduces to them as it is; pFedMe and the mixtures never do.
+#: Without an entry, a method reduces to them as it is; pFedMe and the mixtures never do, nor do
+#: methods that train parts of a model one after another.
 NEUTRAL = {
     "fedprox": "fedprox:mu=0",
     "ditto": "ditto:strength=0",
     "fedavg-finetune": None,
+    "fedbabu": None,
+    "fedrep": None,
+    "apfl": "apfl:alpha=0:alpha_lr=0",
     "pfedme": None,
     "fedem": None,
     "fedmoe": None,
@@ -54,7 +58,7 @@ def models(name, fed, rounds=ROUNDS):
 
 @reducible
 def test_one_user_is_plain_sgd(name):
-    fed = make_federation(make_users([20], groups=[0]))
+    fed = make_federation(make_users([20], groups=[0]), model_for(name))
     training = find(name).training(fed)
     theta = fed.initial()
     for t in range(1, ROUNDS + 1):
@@ -67,44 +71,46 @@ def test_identical_users_give_fedavgs_answer(name):
     one = make_users([20], groups=[0])
     users = one.select([0, 0, 0, 0])  # the same data, and the same id: the same batches
     training = find(name).training(make_federation(one))
-    fed = make_federation(users, **dataclasses.asdict(training))
+    fed = make_federation(users, model_for(name), **dataclasses.asdict(training))
     assert close(models(name, fed), models("fedavg", fed), atol=1e-10)
 
 
 @every_algorithm
 def test_identical_users_are_one_user(name):
     one = make_users([20], groups=[0])
-    alone = models(name, make_federation(one))
-    together = models(name, make_federation(one.select([0, 0, 0, 0])))
+    alone = models(name, make_federation(one, model_for(name)))
+    together = models(name, make_federation(one.select([0, 0, 0, 0]), model_for(name)))
     assert close(together, alone.expand(4, -1), atol=1e-10)
 
 
 @every_algorithm
 def test_renaming_users_permutes_the_result(name, unequal_users):
     order = [3, 0, 4, 1, 2]
-    before = models(name, make_federation(unequal_users))
-    after = models(name, make_federation(unequal_users.select(order)))
+    before = models(name, make_federation(unequal_users, model_for(name)))
+    after = models(name, make_federation(unequal_users.select(order), model_for(name)))
     assert close(after, before[order], atol=1e-10)
 
 
 @every_algorithm
 def test_chunks_and_the_plain_path_change_nothing(name, unequal_users):
-    whole = models(name, make_federation(unequal_users, chunk=5))
+    whole = models(name, make_federation(unequal_users, model_for(name), chunk=5))
     for path in ({"chunk": 1}, {"chunk": 2}, {"chunk": 3}, {"plain": True}):
-        assert close(models(name, make_federation(unequal_users, **path)), whole)
+        assert close(models(name, make_federation(unequal_users, model_for(name), **path)), whole)
 
 
 @every_algorithm
 def test_traced_steps_change_nothing(name, unequal_users, monkeypatch):
-    eager = models(name, make_federation(unequal_users))
+    eager = models(name, make_federation(unequal_users, model_for(name)))
     monkeypatch.setattr(choice, "WORTH_TRACING", 0)
     for chunk in (1, 3, 5):
-        assert close(models(name, make_federation(unequal_users, chunk=chunk)), eager)
+        assert close(
+            models(name, make_federation(unequal_users, model_for(name), chunk=chunk)), eager
+        )
 
 
 @every_algorithm
 def test_a_saved_state_goes_on_as_if_nothing_had_happened(name, unequal_users, tmp_path):
-    fed = make_federation(unequal_users)
+    fed = make_federation(unequal_users, model_for(name))
     _, state = trained(name, fed, rounds=1)
     history = {"test_accuracy": torch.zeros(2, fed.m)}
     Checkpoint(1, 0.5, state, history, torch.zeros(1, 3)).save(tmp_path / "c")
@@ -117,7 +123,7 @@ def test_a_saved_state_goes_on_as_if_nothing_had_happened(name, unequal_users, t
 
 @every_algorithm
 def test_rounds_are_pure(name, unequal_users):
-    fed = make_federation(unequal_users)
+    fed = make_federation(unequal_users, model_for(name))
     algorithm, state = trained(name, fed, rounds=1)
     before = {k: v.clone() if isinstance(v, Tensor) else v for k, v in state.items()}
     once, twice = (algorithm.round(fed, state, 2) for _ in range(2))
@@ -129,14 +135,14 @@ def test_rounds_are_pure(name, unequal_users):
 
 @every_algorithm
 def test_state_is_tensors_and_plain_values(name, unequal_users):
-    _, state = trained(name, make_federation(unequal_users), rounds=1)
+    _, state = trained(name, make_federation(unequal_users, model_for(name)), rounds=1)
     assert all(isinstance(v, Tensor | float | int | str | bool) for v in state.values())
 
 
 @every_algorithm
 def test_traffic_is_what_models_can_be_told_apart(name, unequal_users):
     """Nobody deploys a model that was neither broadcast nor trained at home."""
-    fed = make_federation(unequal_users)
+    fed = make_federation(unequal_users, model_for(name))
     algorithm, state = trained(name, fed)
     traffic = algorithm.traffic(fed, state)
     assert min(traffic.down, traffic.up, traffic.work) >= 0
@@ -152,7 +158,7 @@ def test_accuracy_is_well_defined_with_unequal_and_tiny_users(name):
     rng = np.random.default_rng(0)
     pairs = [(rng.normal(size=(n, 6)), rng.integers(0, 3, n)) for n in (1, 2, 3, 40)]
     users = Users.from_arrays(pairs, classes=3, groups=[0, 0, 1, 1])
-    fed = make_federation(users, "logistic")
+    fed = make_federation(users, model_for(name, "logistic"))
     algorithm, state = trained(name, fed)
     accuracy = algorithm.metrics(fed, state)["accuracy"].cpu().numpy()
     assert 0 <= ACCURACY.worst(accuracy) <= ACCURACY.mean(accuracy) <= 100

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ucfl
-from conftest import close, make_federation, make_users
+from conftest import close, make_federation, make_users, model_for
 from ucfl.algorithms import REGISTRY, find
 from ucfl.collaboration import Mixing
 from ucfl.errors import Diverged, UcflError
@@ -83,7 +83,7 @@ def rows(algorithm, state):
 @pytest.mark.parametrize("name", REGISTRY)
 def test_others_have_what_they_would_have_without_it(name, poison, tmp_path):
     users, algorithm = make_users(SIZES, groups=GROUPS), find(name)
-    fed = make_federation(users)
+    fed = make_federation(users, model_for(name))
 
     def after(progress):
         if progress.round == FROM - 1:
@@ -127,7 +127,8 @@ WITHOUT_A_TRACE = [
 def test_absent_from_the_first_round_is_a_federation_of_the_others(name):
     users, algorithm = make_users(SIZES, groups=GROUPS), find(name)
     five = [user for user in range(6) if user != LOST]
-    fed, fewer = make_federation(users), make_federation(users.select(five))
+    model = model_for(name)
+    fed, fewer = make_federation(users, model), make_federation(users.select(five), model)
     present = torch.arange(6, device=fed.device) != LOST
     state, reference = algorithm.start(fed), algorithm.start(fewer)
     for t in range(1, ROUNDS + 1):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import ucfl
-from conftest import make_federation, make_users
+from conftest import make_federation, make_users, model_for
 from ucfl.algorithms import REGISTRY, find
 from ucfl.collaboration import Mixing
 from ucfl.errors import UcflError
@@ -35,7 +35,7 @@ def among(fed, algorithm, t):
 
 def trained(name, people, spoilt=False):
     """The states of all rounds; with ``spoilt``, absent users' data is NaN in each of them."""
-    algorithm, fed = find(name), make_federation(people)
+    algorithm, fed = find(name), make_federation(people, model_for(name))
     state = algorithm.start(fed)
     states = [state]
     for t in range(1, ROUNDS + 1):
@@ -76,7 +76,8 @@ def test_absent_users_keep_what_is_theirs(name):
     algorithm, fed, states = trained(name, users())
     if algorithm.tested_model == "aggregated" or name in ("fedem", "fedmoe"):
         pytest.skip("its model is the server's, whoever takes part")
-    theirs = fed.part("head").mask if name == "fedper" else slice(None)
+    part = getattr(algorithm, "personal", None)  # the others move on
+    theirs = fed.part(part).mask if part else slice(None)
     for t in range(1, ROUNDS + 1):
         here = among(fed, algorithm, t)
         away = ~here.present
@@ -87,9 +88,10 @@ def test_absent_users_keep_what_is_theirs(name):
 @every_algorithm
 def test_participation_of_everyone_is_the_same_run_to_the_bit(name, tmp_path):
     people = users()
-    plain = ucfl.run(SCENARIO, name, users=people, out=tmp_path / "a")
+    scenario = SCENARIO.change({"model": model_for(name)})
+    plain = ucfl.run(scenario, name, users=people, out=tmp_path / "a")
     asked = ucfl.run(
-        SCENARIO, name, users=people, participation=lambda t: range(6), out=tmp_path / "b"
+        scenario, name, users=people, participation=lambda t: range(6), out=tmp_path / "b"
     )
     for key, value in plain.checkpoint.state.items():
         other = asked.checkpoint.state[key]
@@ -101,8 +103,9 @@ def test_participation_of_everyone_is_the_same_run_to_the_bit(name, tmp_path):
 
 @every_algorithm
 def test_a_cohort_of_one_user_trains(name, tmp_path):
+    scenario = SCENARIO.change({"model": model_for(name)})
     run = ucfl.run(
-        SCENARIO, name, users=users(), participation=lambda t: [t % 6], out=tmp_path / "r"
+        scenario, name, users=users(), participation=lambda t: [t % 6], out=tmp_path / "r"
     )
     expected = torch.zeros(ROUNDS, 6, dtype=torch.bool)
     expected[torch.arange(ROUNDS), torch.arange(1, ROUNDS + 1) % 6] = True
@@ -118,7 +121,7 @@ def test_a_cohort_of_one_user_trains(name, tmp_path):
 
 @every_algorithm
 def test_a_run_goes_on_in_the_middle_of_its_cohorts(name, tmp_path):
-    scenario = SCENARIO.change({"participation": 0.5})
+    scenario = SCENARIO.change({"participation": 0.5, "model": model_for(name)})
     whole = ucfl.run(scenario, name, users=users(), out=tmp_path / "whole")
     ucfl.run(scenario, name, users=users(), rounds=2, out=tmp_path / "half")
     half = ucfl.run(scenario, name, users=users(), out=tmp_path / "half", resume=True)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import ucfl
-from conftest import close, make_federation, make_users
+from conftest import close, make_federation, make_users, model_for
 from ucfl.algorithms import REGISTRY, find
 from ucfl.collaboration import Mixing
 from ucfl.federation import Federation
@@ -100,7 +100,7 @@ def test_declared_traffic_is_counted_traffic_in_a_real_run(
         users=users,
         points=400,
         rounds=rounds,
-        model="mlp",
+        model=model_for(name),
         groups=2,
         participation=participation,
     )
@@ -163,7 +163,7 @@ def test_with_the_wires_cut_nobody_knows_of_the_others(name, monkeypatch):
     rounds = 1 if name == "parallel-user-centric" else 2
     results = []
     for users in (ours, mixed):
-        fed, algorithm = make_federation(users), find(name)
+        fed, algorithm = make_federation(users, model_for(name)), find(name)
         state = algorithm.start(fed)
         for t in range(1, rounds + 1):
             state = algorithm.round(fed, state, t)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import DEVICE, close, make_federation, make_users
+from conftest import DEVICE, close, make_federation, make_users, model_for
 from ucfl.algorithms import REGISTRY, find
 from ucfl.errors import UcflError
 from ucfl.execution import choice, torchscript, tracing
@@ -225,7 +225,8 @@ def test_a_changing_rate_is_the_rate_that_is_used(traced):
 @pytest.mark.parametrize("name", REGISTRY)
 @pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")  # these users are alike
 def test_no_algorithm_traces_anything_after_its_first_rounds(name, traced):
-    fed = make_federation(make_users([20, 9, 16, 12], groups=[0, 0, 1, 1], held=6))
+    users = make_users([20, 9, 16, 12], groups=[0, 0, 1, 1], held=6)
+    fed = make_federation(users, model_for(name))
     algorithm = find(name)
     state = algorithm.start(fed)
     counts = []

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ucfl
-from conftest import make_users
+from conftest import make_users, model_for
 from runs.test_runs import ucfl_command
 from ucfl.algorithms import REGISTRY
 from ucfl.errors import UcflError
@@ -39,11 +39,12 @@ def trained(scenario, name, out, **options):
 TIGHT = {"scaffold": 25.0, "parallel-user-centric": 41.0, "pfedme": 30.0}
 TIGHT |= {"user-centric": 12.0, "adaptive-user-centric": 12.0, "fedem": 27.0, "fedmoe": 24.0}
 TIGHT |= {"fedfomo": 11.5, "fedavg-finetune": 9.0, "local": 2.5}
+TIGHT |= {"fedrep": 24.0, "fedbabu": 15.0, "lg-fedavg": 2.5}
 
 
 @pytest.mark.parametrize("name", REGISTRY)
 def test_late_users_are_absent_and_a_run_goes_on_where_it_stopped(name, tmp_path):
-    scenario = within(TIGHT.get(name, 7.5), participation="5 users")
+    scenario = within(TIGHT.get(name, 7.5), participation="5 users", model=model_for(name))
     whole = trained(scenario, name, tmp_path / "whole")
     present, late = whole.checkpoint.cohorts, whole.checkpoint.missed
     assert late.any()

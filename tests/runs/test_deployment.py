@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import ucfl
+from conftest import model_for
 from ucfl.algorithms import REGISTRY, find
 from ucfl.errors import UcflError, UcflWarning
 from ucfl.runs import Run, starting
@@ -79,6 +80,7 @@ def recorded(run, user):
 def test_the_model_of_every_user_is_the_one_that_the_run_evaluated(
     tmp_path, algorithm, kind, model, participation
 ):
+    model = model_for(algorithm, model)
     run, test = trained(tmp_path / "r", algorithm, kind, model, participation=participation)
     for opened in (run, Run.open(run.folder)):
         found = [right_answers(opened.model(user), pair) for user, pair in enumerate(test)]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import ucfl
-from conftest import close, make_federation, make_users
+from conftest import close, make_federation, make_users, model_for
 from ucfl.algorithms import REGISTRY, find
 from ucfl.collaboration import collaboration_weights, distances_between, newcomer_weights
 from ucfl.errors import UcflError
@@ -51,10 +51,10 @@ def test_the_seed_says_who_comes_late_and_nobody_is_lost():
 def test_training_never_sees_them_and_who_can_serves_them(name, tmp_path):
     """Their data is NaN while others train; nothing of anybody changes by their coming."""
     users = with_newcomers(two_groups(), 0.4, 0)
-    notes = []
-    run = ucfl.run(SCENARIO, name, users=two_groups(), out=tmp_path / "with", on_note=notes.append)
+    scenario, notes = SCENARIO.change({"model": model_for(name)}), []
+    run = ucfl.run(scenario, name, users=two_groups(), out=tmp_path / "with", on_note=notes.append)
     alone = ucfl.run(
-        SCENARIO.change({"newcomers": 0}),
+        scenario.change({"newcomers": 0}),
         name,
         users=replace(users, newcomers=None),
         out=tmp_path / "without",

@@ -122,7 +122,7 @@ def layered(fed):
 EXCHANGE = """
 import sys, torch, torch.distributed as dist, weakref
 sys.path[:0] = {paths!r}
-from conftest import make_federation, make_users
+from conftest import make_federation, make_users, model_for
 from ucfl.algorithms import find
 from ucfl import distributed
 from ucfl.runs.building import my_users
@@ -135,8 +135,7 @@ reduce = dist.all_reduce
 dist.all_reduce = lambda t, *a, **k: (sent.append(t.numel()), reduce(t, *a, **k))[1]
 users = make_users([20, 8, 16, 33, 13], groups=[0, 0, 1, 1, 1])
 for name in {names!r}:
-    whole = make_federation(users)
-    fed = make_federation(my_users(users))
+    fed = make_federation(my_users(users), model_for(name))
     algorithm = find(name)
     state = algorithm.start(fed)
     for t in (1, 2):
@@ -161,7 +160,7 @@ assert group() is None, "a group that is still there may abort the process at it
 def test_every_sharded_method_agrees_and_exchanges_streams_only(tmp_path, monkeypatch):
     import warnings
 
-    from conftest import make_federation, make_users
+    from conftest import make_federation, make_users, model_for
 
     names = [*SHARDED, "oracle"]
     code = EXCHANGE.format(
@@ -180,7 +179,7 @@ def test_every_sharded_method_agrees_and_exchanges_streams_only(tmp_path, monkey
     users = make_users([20, 8, 16, 33, 13], groups=[0, 0, 1, 1, 1])
     for name in names:
         theta, sent, size = torch.load(tmp_path / f"{name}.pt")
-        fed, algorithm = make_federation(users), find(name)
+        fed, algorithm = make_federation(users, model_for(name)), find(name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             state = algorithm.start(fed)

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import ucfl
-from conftest import make_users
+from conftest import make_users, model_for
 from ucfl.errors import UcflError
 from ucfl.measure import ACCURACY
 from ucfl.runs import Run, Stopped
@@ -91,7 +91,7 @@ def test_another_chunk_same_results(tmp_path):
 @pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")  # these users are alike
 @pytest.mark.parametrize("algorithm", ucfl.algorithms.REGISTRY)
 def test_stopped_anywhere_and_resumed_is_uninterrupted(tmp_path, algorithm):
-    layered = QUICK.change({"model": "mlp"})  # FedPer needs a body
+    layered = QUICK.change({"model": model_for(algorithm)})  # FedPer needs a body
     expected = quick(tmp_path / "whole", algorithm, layered)
     for stop in (1, 3):
 

@@ -3,17 +3,22 @@
 from ucfl.algorithms import lookup
 from ucfl.algorithms.adaptive_user_centric import AdaptiveUserCentric
 from ucfl.algorithms.algorithm import Algorithm, State
+from ucfl.algorithms.apfl import APFL
 from ucfl.algorithms.cfl import CFL
 from ucfl.algorithms.ditto import Ditto
 from ucfl.algorithms.facts import Facts, Findings
 from ucfl.algorithms.fedavg import FedAvg
 from ucfl.algorithms.fedavg_finetune import FedAvgFinetune
+from ucfl.algorithms.fedbabu import FedBABU
+from ucfl.algorithms.fedbn import FedBN
 from ucfl.algorithms.fedem import FedEM
 from ucfl.algorithms.fedfomo import FedFomo
 from ucfl.algorithms.fedmoe import FedMoE
 from ucfl.algorithms.fedper import FedPer
 from ucfl.algorithms.fedprox import FedProx
+from ucfl.algorithms.fedrep import FedRep
 from ucfl.algorithms.fl_hc import FLHC
+from ucfl.algorithms.lg_fedavg import LGFedAvg
 from ucfl.algorithms.local import Local
 from ucfl.algorithms.oracle import Oracle
 from ucfl.algorithms.pfedme import PFedMe
@@ -41,6 +46,11 @@ REGISTRY: dict[str, type[Algorithm]] = {
         FedEM,
         FedMoE,
         FedPer,
+        FedRep,
+        LGFedAvg,
+        FedBN,
+        FedBABU,
+        APFL,
         FLHC,
         FedAvgFinetune,
         AdaptiveUserCentric,

@@ -21,8 +21,8 @@ class FedPer(Algorithm):
     """Θ_body ← Σ_j (n_j / Σ n) Θ_body,j; what is ``personal`` never leaves its user.
 
     ``personal`` names a part of the model (see :meth:`Rows.part`): ``head`` as published, where
-    the last layers are personal; ``normalisation`` is FedBN (Li et al., ICLR 2021). Body and
-    personal layers are trained together, from the scenario's settings.
+    the last layers are personal. Body and personal layers are trained together (:meth:`local`),
+    from the scenario's settings.
     """
 
     personal: PartName = "head"
@@ -37,8 +37,8 @@ class FedPer(Algorithm):
         """The model has the part, and something beside it."""
         if not (~fed.part(self.personal)).count:
             raise UcflError(
-                f"{self.personal!r} is the whole model, so FedPer would average nothing; name a "
-                "smaller part, or run local."
+                f"{self.personal!r} is the whole model, so {type(self).__name__} would average "
+                "nothing; name a smaller part, or run local."
             )
 
     def start(self, fed: Federation) -> State:
@@ -47,7 +47,11 @@ class FedPer(Algorithm):
 
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Train everywhere, average all but the personal part."""
-        return {**state, "theta": self.mixing(fed) @ fed.train(self.models(state), t)}
+        return {**state, "theta": self.mixing(fed) @ self.local(fed, self.models(state), t)}
+
+    def local(self, fed: Federation, theta: Tensor, t: int) -> Tensor:
+        """Local training in round t."""
+        return fed.train(theta, t)
 
     def newcomers(self, fed: Federation, state: State, arrivals: Federation) -> Tensor:
         """What is shared, and the first weights of what is personal: to be trained."""

@@ -38,18 +38,29 @@ def uniform(*key: Tensor | int) -> Tensor:
     return counter_hash(*key).double() / (_LOW + 1)
 
 
-def orders(seed: int, t: int, ids: Tensor, sizes: Tensor, epochs: int, longest: int) -> Tensor:
+def orders(
+    seed: int, t: int, ids: Tensor, sizes: Tensor, epochs: int, longest: int, first: int = 0
+) -> Tensor:
     """[users, epochs, longest]: a random order of each user's examples, padding last."""
-    return ordered(order_keys(seed, t, ids, sizes, epochs, longest))
+    return ordered(order_keys(seed, t, ids, sizes, epochs, longest, first))
 
 
 def order_keys(
-    seed: int, t: int | Tensor, ids: Tensor, sizes: Tensor, epochs: int, longest: int
+    seed: int,
+    t: int | Tensor,
+    ids: Tensor,
+    sizes: Tensor,
+    epochs: int,
+    longest: int,
+    first: int = 0,
 ) -> Tensor:
-    """[..., epochs, longest]: what the examples of a user, or of several, are ordered by."""
+    """[..., epochs, longest]: what the examples of a user, or of several, are ordered by.
+
+    Epochs are numbered from ``first`` on.
+    """
     device = ids.device
     position = torch.arange(longest, device=device)
-    epoch = torch.arange(epochs, device=device)[:, None]
+    epoch = torch.arange(first, first + epochs, device=device)[:, None]
     keys = counter_hash(seed, t, ids[..., None, None], epoch, position)
     return torch.where(position < sizes[..., None, None], keys, _LOW + 1)
 

@@ -87,6 +87,7 @@ class Federation:
         self.memory = Memory()
         self._plans: dict[Any, Plan] = {}
         self._with_models: dict[Hashable, Federation] = {}
+        self._parts: dict[Hashable, LocalModel] = {}
         checks.check(self.model, self.users, precision=self.precision)
         if self.model.couples_examples and not options.get("plain"):
             warnings.warn(
@@ -204,31 +205,48 @@ class Federation:
         pull: Pull | None = None,
         training: LocalTraining | None = None,
         example_weights: Tensor | None = None,
+        only: Part | None = None,
+        draw: int = 0,
     ) -> Tensor:
         """Local training of every present user in round t, from its row of Θ; the new Θ.
 
-        The batches depend on (seed, t, user) alone. ``example_weights`` [m, n] scale the losses
-        of the users' training examples.
+        The batches depend on (seed, t, user) alone, and on ``draw`` where a round has several
+        passes with batches of their own. ``example_weights`` [m, n] scale the losses of the users'
+        training examples.
+
+        With ``only``, columns outside of that part of the model stay as they are, buffers too:
+        their parameters have no gradient, no weight decay and no optimiser's state. Layers outside
+        of it are in training mode all the same: BatchNorm normalises by its batch there.
         """
         training, pull = training or self.training, pull or Pull()
-        weights, rest = self.parts(self._theirs(theta))
+        model = self.model if only is None else self._only(only)
+        rows, theirs = model.rows, self._theirs(theta)
+        weights, rest = (part.of(theirs).contiguous() for part in (rows.trained, rows.moving))
         optimiser = OPTIMISERS[training.optimiser]
         own = self.memory.recalled(training, optimiser.start(weights), self.here)
         decay = [training.weight_decay] if training.weight_decay else []
         weights, rest, *own_now = self._iterate(
-            LocalStep(self.model, optimiser),
+            LocalStep(model, optimiser),
             (weights, rest, *own),
-            self._drawn(self._plan(training), t, example_weights),
+            self._drawn(self._plan(training), t, example_weights, draw),
             hyper=self.numbers(training.rate(t), training.momentum, pull.strength, *decay),
-            constants=tuple(
-                None if rows is None else self._theirs(rows)
-                for rows in pull.rows(self.m, self.rows)
+            constants=(
+                *(None if row is None else self._theirs(row) for row in pull.rows(self.m, rows)),
+                rows.fixed.of(theirs) if rows.fixed.count else None,
             ),
             wanted=range(2 + len(own)) if training.optimiser_state == "keep" else (0, 1),
             t=t,
         )
         self.memory.keep(own_now, self.here, self.m)
+        if only is not None:
+            return self._with(theta, rows.moving.put(rows.trained.put(theirs, weights), rest))
         return self._with(theta, torch.cat([weights, rest], dim=1) if rest.numel() else weights)
+
+    def _only(self, part: Part) -> LocalModel:
+        """The model with everything outside of a part fixed; made once, since steps know it."""
+        if part.ranges not in self._parts:
+            self._parts[part.ranges] = self.model.only(part)
+        return self._parts[part.ranges]
 
     def iterate(
         self,
@@ -284,10 +302,9 @@ class Federation:
         """Everyone's rows with new ones of those who are present."""
         return theirs if self.here is None else rows.index_copy(0, self.here, theirs)
 
-    def _drawn(self, plan: Plan, t: int, weights: Tensor | None = None) -> Batches:
+    def _drawn(self, plan: Plan, t: int, weights: Tensor | None = None, draw: int = 0) -> Batches:
         """The batches of round t, of the users that are present."""
-        users = None if self._here is None else self._here
-        return plan.drawn(self.users, self.executor, self.seed, t, weights, users)
+        return plan.drawn(self.users, self.executor, self.seed, t, weights, self._here, draw)
 
     def parts(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Θ's trainable parameters, and the rest: frozen ones and buffers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ucfl.execution import Tensors
@@ -20,9 +21,9 @@ Gradient = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 class LocalStep:
     """One step of an optimiser along ∇ℓ(θ) + λ (θ − towards) + direction.
 
-    The state is θ, the buffers, and the optimiser's own; ``towards`` and ``direction`` are
-    constants of the round. ``hyper`` are η, the momentum, λ, and the weight decay where there is
-    one.
+    The state is θ, the buffers, and the optimiser's own; ``towards``, ``direction`` and what is
+    ``fixed`` of the model (None: nothing) are constants of the round. ``hyper`` are η, the
+    momentum, λ, and the weight decay where there is one.
     """
 
     model: LocalModel
@@ -37,9 +38,14 @@ class LocalStep:
     ) -> tuple[Tensor, ...]:
         """The state after it."""
         weights, rest, *own = state
-        towards, direction = constants
+        towards, direction, fixed = constants
         lr, momentum, strength, *decay = hyper
-        along, rest = self.model.gradient(weights, rest, batch)
+        if fixed is None:
+            along, rest = self.model.gradient(weights, rest, batch)
+        else:
+            moving, everything = len(rest), torch.cat([rest, fixed])
+            along, everything = self.model.gradient(weights, everything, batch)
+            rest = everything[:moving]
         if direction is not None:
             along = along + direction
         if towards is not None:

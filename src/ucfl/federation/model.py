@@ -13,6 +13,7 @@ from ucfl.federation.layers import KeyedDropout, adapt
 from ucfl.federation.objective import Objective
 from ucfl.federation.rows import Rows
 from ucfl.federation.schedule import Batch
+from ucfl.parts import Part
 
 
 class LocalModel:
@@ -35,6 +36,12 @@ class LocalModel:
         #: Whether what it says of an example depends on the others; see :mod:`.checks`.
         self.couples_examples = False
         self.keyed = any(isinstance(layer, KeyedDropout) for layer in self.adapted.modules())
+
+    def only(self, part: Part) -> LocalModel:
+        """The same model with everything outside of a part fixed (:meth:`Rows.only`)."""
+        model = copy.copy(self)
+        model.rows = self.rows.only(part)
+        return model
 
     def outputs(self, row: Tensor, inputs: Tensor) -> Tensor:
         """What the model says of some inputs, in evaluation mode."""

@@ -19,7 +19,9 @@ class Rows:
     gradients), then frozen parameters, then buffers. Buffers are part of the model and are mixed
     like the rest, so BatchNorm's statistics are averaged with W; whole-number buffers are kept as
     floats and rounded when they are used, complex numbers as real and imaginary parts. ``initial``
-    is the row of the module as it was given, and ``dtype`` its precision.
+    is the row of the module as it was given, and ``dtype`` its precision. In columns of Θ,
+    ``trained`` are those that have gradients, ``moving`` those that a forward pass may change, and
+    ``fixed`` those that nothing changes (see :meth:`only`).
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -37,6 +39,9 @@ class Rows:
             self._slots.append((name, offset, end, tensor.shape, tensor.dtype))
             offset = end
         self.initial = self.flatten(start)
+        self.trained = Part.joined("trained", [(0, self.trainable)], self.size)
+        self.moving = (~self.trained).called("moving")
+        self.fixed = Part("fixed", (), self.size)
         self._aliases = _aliases(module, start)
         self._normalisations = {
             name for name, layer in module.named_modules() if isinstance(layer, NORMALISATIONS)
@@ -50,10 +55,48 @@ class Rows:
                     "the parameters and buffers, or give the model another precision."
                 )
 
+    def only(self, part: Part) -> Rows:
+        """The same model with everything outside of a part fixed: it is not trained, nor updated.
+
+        Its own rows have the columns of ``trained`` first, then those of ``moving`` (frozen
+        parameters and buffers of the part), then those of ``fixed``.
+        """
+        if part.size != self.size:
+            raise UcflError(
+                f"the part {part.name!r} is one of a model of {part.size} parameters, and this one "
+                f"has {self.size}; take it from this federation."
+            )
+        named = ("trained", self.trained & part), ("moving", self.moving & part), ("fixed", ~part)
+        rows = copy.copy(self)
+        rows.trained, rows.moving, rows.fixed = (columns.called(name) for name, columns in named)
+        rows.trainable, rows.initial = rows.trained.count, rows.joined(self.initial[None])[0]
+        rows._slots, offset = [], 0
+        for columns in (rows.trained, rows.moving, rows.fixed):
+            for name, start, end, shape, dtype in self._slots:
+                shared = sum(max(0, min(end, b) - max(start, a)) for a, b in columns.ranges)
+                if 0 < shared < end - start:
+                    raise UcflError(
+                        f"the part {part.name!r} has some columns of {name} and not all of them; "
+                        "take whole parameters, as Federation.part does."
+                    )
+                if shared or (columns is rows.fixed and start == end):
+                    rows._slots.append((name, offset, offset + shared, shape, dtype))
+                    offset += shared
+        return rows
+
+    def joined(self, theta: Tensor) -> Tensor:
+        """Rows of Θ in the order of these columns."""
+        return torch.cat([part.of(theta) for part in (self.trained, self.moving, self.fixed)], 1)
+
     @property
     def shapes(self) -> dict[str, list[int]]:
         """The shape of every parameter and buffer, in the order in which a row holds them."""
         return {name: list(shape) for name, _, _, shape, _ in self._slots}
+
+    @property
+    def has_normalisation(self) -> bool:
+        """Whether the model has a part ``normalisation``."""
+        return any(layer_of(name) in self._normalisations for name, *_ in self._slots)
 
     @property
     def bytes(self) -> int:

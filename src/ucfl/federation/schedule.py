@@ -40,6 +40,10 @@ class Batch:
 User = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]
 
 
+#: Of one draw: more than any number of steps.
+MOST_PASSES = 2**20
+
+
 def batches_per_pass(sizes: Tensor, batch: Tensor, last: LastBatch) -> Tensor:
     """S_i: ⌈n_i / B_i⌉ batches of one pass over each user's data; ⌊n_i / B_i⌋ for ``drop``.
 
@@ -167,10 +171,12 @@ class Plan:
         t: int,
         weights: Tensor | None = None,
         among: tuple[Tensor, list[int]] | None = None,
+        draw: int = 0,
     ) -> Batches:
         """The batches of round t; ``weights`` [m, n] scale the losses of the users' examples.
 
         ``among``: of these users alone, whose places are given as a tensor and as numbers.
+        ``draw`` tells several draws of one round apart.
         """
         train, counts = users.train, self.counts
         parts: tuple[Tensor, ...] = (
@@ -184,12 +190,13 @@ class Plan:
             counts = tuple(self.counts[user] for user in places)
         ids, rows, sizes, batch, per_pass, steps = parts
         round_number = torch.full((), t, device=ids.device)
-        keys = OrderKeys(seed, self.passes, train.targets.shape[1])
+        keys = OrderKeys(seed, self.passes, train.targets.shape[1], draw * MOST_PASSES)
         if len(ids):
             (key,) = executor.map(keys, ids, sizes, shared=(round_number,))
         else:
             key = ids.new_zeros(0, self.passes, train.targets.shape[1])
-        draws = counter_hash(seed, round_number, ids) if self.cut.keyed else ids
+        place = (round_number, ids, draw) if draw else (round_number, ids)
+        draws = counter_hash(seed, *place) if self.cut.keyed else ids
         each = rows, draws, sizes, batch, per_pass, ordered(key), weights
         return Batches(self.cut, each, (train.inputs, train.targets), counts, steps)
 
@@ -201,7 +208,8 @@ class OrderKeys:
     seed: int
     passes: int
     longest: int
+    first: int = 0
 
     def __call__(self, name: Tensor, size: Tensor, t: Tensor) -> tuple[Tensor]:
-        """[passes, longest]."""
-        return (order_keys(self.seed, t, name, size, self.passes, self.longest),)
+        """[passes, longest]; ``first`` is the number of the first pass."""
+        return (order_keys(self.seed, t, name, size, self.passes, self.longest, self.first),)

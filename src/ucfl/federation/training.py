@@ -72,6 +72,6 @@ class Pull:
         def of(theta: Tensor | None) -> Tensor | None:
             if theta is None:
                 return None
-            return theta.expand(users, -1)[:, : rows.trainable].to(rows.dtype)
+            return rows.trained.of(theta.expand(users, -1)).to(rows.dtype)
 
         return of(self.towards), of(self.direction)

@@ -22,6 +22,11 @@ METHODS = {
     "fedem": ("#24857a", "#6cd6c8"),
     "fedmoe": ("#8c6d1f", "#d8b863"),
     "fedper": ("#5d7f2b", "#a9cf6b"),
+    "fedrep": ("#3f6f9f", "#8fb7e0"),
+    "lg-fedavg": ("#6b4fa0", "#b9a3e8"),
+    "fedbn": ("#a0522d", "#e3a57f"),
+    "fedbabu": ("#2e6e4e", "#7fc7a3"),
+    "apfl": ("#9b2d6f", "#e58bbd"),
     "fl-hc": ("#7a2a10", "#e08a6a"),
     "fedavg-finetune": ("#c04f60", "#f08f9d"),
 }

@@ -1,0 +1,63 @@
+"""What methods share whose users fine-tune a model of all."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from ucfl.algorithms.algorithm import Algorithm, State, tensor
+from ucfl.collaboration import Mixing, MixingByPart
+from ucfl.federation import Federation, LocalTraining
+from ucfl.wireless import Traffic
+
+
+@dataclass(frozen=True)
+class Finetuned(Algorithm):
+    """Rounds for one model θ; what a user deploys is θ after some passes over its own data."""
+
+    tested_model: ClassVar[str] = "personalised"
+    sharded: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def passes(self) -> int:
+        """Epochs of fine-tuning."""
+
+    @abstractmethod
+    def mixing(self, fed: Federation) -> Mixing | MixingByPart:
+        """What is averaged."""
+
+    def local(self, fed: Federation, theta: Tensor, t: int) -> Tensor:
+        """Local training in round t."""
+        return fed.train(theta, t)
+
+    def start(self, fed: Federation) -> State:
+        """Nothing to fine-tune yet."""
+        return {"theta": fed.initial(), "personal": fed.initial()}
+
+    def round(self, fed: Federation, state: State, t: int) -> State:
+        """Train, average, then fine-tune as the next round's local training would begin."""
+        theta = self.mixing(fed) @ self.local(fed, tensor(state, "theta"), t)
+        personal = fed.train(theta, t + 1, training=self.tuning(fed))
+        return {"theta": theta, "personal": fed.kept(personal, tensor(state, "personal"))}
+
+    def tuning(self, fed: Federation) -> LocalTraining:
+        """The scenario's training, for its own number of epochs."""
+        return dataclasses.replace(fed.training, epochs=self.passes)
+
+    def models(self, state: State) -> Tensor:
+        """The fine-tuned models."""
+        return tensor(state, "personal")
+
+    def newcomers(self, fed: Federation, state: State, arrivals: Federation) -> Tensor:
+        """The global model, to be fine-tuned."""
+        return tensor(state, "theta")[:1].expand(arrivals.m, -1)
+
+    def traffic(self, fed: Federation, state: State) -> Traffic:
+        """What is averaged, both ways; the fine-tuning is work too."""
+        mixing, tuning = self.mixing(fed), fed.work(fed.examples(self.tuning(fed)))
+        return Traffic(down=mixing.sent, up=mixing.uploaded, work=1 + tuning)
