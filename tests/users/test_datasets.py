@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from ucfl.errors import UcflError
-from ucfl.users import acquire, datasets
+from ucfl.users import acquire, dataset, datasets
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_mnist5k_is_embedded():
 def test_emnist_is_imported_transposed_and_verified(data_folder, emnist_files):
     home = acquire.import_from("emnist", emnist_files)
     data = datasets.load("emnist")
-    raw = datasets.read_idx(home / datasets.EMNIST_FILES["test"][0])
+    raw = dataset.read_idx(home / datasets.EMNIST_FILES["test"][0])
     assert np.array_equal(data.inputs[:, 0], raw.transpose(0, 2, 1))
     assert data.classes == 62
     assert "test files" in data.source

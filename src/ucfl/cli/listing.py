@@ -12,7 +12,7 @@ from ucfl import display
 from ucfl.algorithms import REGISTRY
 from ucfl.cli.common import Json, app, print_json
 from ucfl.errors import UcflError
-from ucfl.users import SCENARIOS, Scenario, acquire, datasets, find
+from ucfl.users import SCENARIOS, Scenario, acquire, dataset, find
 
 data_app = typer.Typer(no_args_is_help=False, help="Where data sets are; fetch, import, verify.")
 app.add_typer(data_app, name="data")
@@ -79,7 +79,7 @@ def data_command(context: typer.Context, as_json: Json = False) -> None:
     """Say where data sets are kept and which are there."""
     if context.invoked_subcommand:
         return
-    folder = datasets.data_folder()
+    folder = dataset.data_folder()
     there = {"mnist5k": True} | {name: (folder / name).is_dir() for name in acquire.DOWNLOADS}
     if as_json:
         print_json({"folder": str(folder), "datasets": there})

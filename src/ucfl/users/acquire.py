@@ -24,14 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucfl.errors import UcflError, check_name, first_line, unreadable
-from ucfl.users.datasets import (
-    CIFAR10_FILE,
-    EMNIST_FILES,
-    check_cifar10,
-    data_folder,
-    missing,
-    read_idx,
-)
+from ucfl.users.dataset import data_folder, missing, read_idx
+from ucfl.users.datasets import CIFAR10_FILE, EMNIST_FILES, check_cifar10
 
 Member = TypeVar("Member", zipfile.ZipInfo, tarfile.TarInfo)
 

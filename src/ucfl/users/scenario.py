@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import reprlib
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import numpy as np
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -20,8 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from ucfl.errors import UcflError, UcflWarning, check_name
-from ucfl.memory import check_fits
+from ucfl.errors import UcflError, check_name
 from ucfl.options import (
     BatchSize,
     Count,
@@ -33,26 +30,11 @@ from ucfl.options import (
     check_seed,
     reason,
 )
-from ucfl.users import datasets, partition, shifts
-from ucfl.users.folders import user_files
-from ucfl.users.form import Pair
+from ucfl.users.drawing import draw
+from ucfl.users.effects import BELONGS_TO, HOW_A_DATA_SET_IS_SPLIT, is_folder, without_effect
 from ucfl.users.given import OWN, ModelSource, model_name
 from ucfl.users.participation import Participation
 from ucfl.users.population import HELD_OUT, Users
-
-#: How users are made of a data set, beside their number and groups; a folder's are there already.
-HOW_A_DATA_SET_IS_SPLIT = (
-    "points", "split", "alpha", "sizes", "test_images", "rotations", "permute_labels",
-)  # fmt: skip
-#: All that says who the users are: equal users may come by other ways.
-OF_USERS = ("dataset", "users", "groups", "held_out", *HOW_A_DATA_SET_IS_SPLIT)
-#: Fields that mean something beside a value of another one.
-BELONGS_TO = {
-    "alpha": "split",
-    "sizes": "split",
-    "held_out": "test_images",
-    "momentum": "optimiser",
-}
 
 
 class Scenario(BaseModel):
@@ -228,36 +210,7 @@ class Scenario(BaseModel):
 
     def without_effect(self) -> dict[str, str]:
         """Fields that decide nothing here, and a sentence about each."""
-        found = {}
-        if self.optimiser not in ("sgd", "nesterov"):
-            found["momentum"] = (
-                f"'momentum' has no effect on {self.optimiser}, which has its own; leave it out."
-            )
-        if self.deadline is None:
-            found["system"] = (
-                "'system' has no effect without a deadline; leave it out, or set a deadline."
-            )
-        if is_folder(self.dataset):
-            there = len(user_files(Path(self.dataset)))
-            for field in ("users", *HOW_A_DATA_SET_IS_SPLIT):
-                if field != "users" or self.users != there:
-                    found[field] = (
-                        f"the {there} users of {self.dataset} are taken as they are, so {field!r} "
-                        "has no effect; leave it out, and name the folder in place of a scenario."
-                    )
-            return found
-        for field, split in (("alpha", "dirichlet"), ("sizes", "sizes")):
-            if self.split != split:
-                found[field] = (
-                    f"{field!r} has no effect with split {self.split!r}; leave it out, or set "
-                    f"split = {split!r}."
-                )
-        if self.test_images is not None:
-            found["held_out"] = (
-                "'held_out' has no effect beside test_images, which decides what users are tested "
-                "on; leave one of them out."
-            )
-        return found
+        return without_effect(self)
 
     def serving(self, users: Users, *, given: bool) -> Scenario:
         """The scenario with what is true of the users that it serves.
@@ -300,90 +253,4 @@ class Scenario(BaseModel):
                 f"the users of scenario {self.name!r} were given by hand ({self.dataset}); give "
                 "them again, as users=."
             )
-        data = datasets.load(self.dataset)
-        rng = np.random.default_rng(seed)
-        chosen = _choose_points(len(data.labels), self, rng)
-        labels = data.labels[chosen]
-        if self.split == "dirichlet":
-            assert self.alpha is not None
-            parts = partition.dirichlet(labels, self.users, self.alpha, rng)
-        elif self.split == "sizes":
-            assert self.sizes is not None
-            parts = partition.by_size(len(labels), self.sizes, rng)
-        else:
-            parts = partition.iid(len(labels), self.users, rng)
-
-        groups = shifts.group_of_users(self.users, self.groups)
-        relabel = shifts.label_permutations(data.classes, self.groups, rng)
-
-        def seen_by(user: int, pair: Pair) -> Pair:
-            """The pair as the user's group sees it."""
-            inputs, answers = pair
-            if self.rotations:
-                inputs = shifts.rotate(inputs, self.rotations[groups[user]])
-            if self.permute_labels:
-                answers = relabel[groups[user]][answers]
-            return inputs, answers
-
-        if self.test_images is not None:
-            check_fits(
-                2.0 * self.users * self.test_images * data.inputs[0].nbytes,
-                f"{self.test_images} test and as many validation images for each of {self.users} "
-                "users",
-                "take fewer of either",
-            )
-        splits: list[list[Pair]] = [[], [], []]
-        for user, part in enumerate(parts):
-            points = chosen[part]
-            if self.test_images is None:
-                held = partition.hold_out(len(points), self.held_out, rng)
-                pairs = [(data.inputs[points[h]], data.labels[points[h]]) for h in held]
-            else:
-                pairs = [(data.inputs[points], data.labels[points]), *_own_tests(data, self)]
-            for split, pair in zip(splits, pairs, strict=True):
-                split.append(seen_by(user, pair))
-        return Users.from_arrays(
-            *splits,
-            classes=data.classes,
-            groups=groups if self.groups > 1 else None,
-            source=data.source,
-        )
-
-
-def is_folder(dataset: str) -> bool:
-    """Whether a data set is a folder of a person's own."""
-    try:
-        return dataset not in datasets.LOADERS and Path(dataset).is_dir()
-    except OSError:  # too long for a name
-        return False
-
-
-def _choose_points(available: int, scenario: Scenario, rng: np.random.Generator) -> Any:
-    wanted = scenario.points or available
-    if wanted > available:
-        warnings.warn(
-            f"{scenario.dataset} holds {available:,} of the {wanted:,} points asked for; "
-            "all of them are used.",
-            UcflWarning,
-            stacklevel=3,
-        )
-    return np.sort(rng.permutation(available)[:wanted])
-
-
-def _own_tests(data: datasets.Dataset, scenario: Scenario) -> list[Pair]:
-    """Validation and test pairs from the data set's own test images."""
-    count = scenario.test_images or 0
-    if data.test_inputs is None or data.test_labels is None:
-        raise UcflError(
-            f"{scenario.dataset} has no test images of its own; leave test_images out, and "
-            "held_out decides."
-        )
-    if 2 * count > len(data.test_labels):
-        raise UcflError(
-            f"{count} test and {count} validation images are more than the "
-            f"{len(data.test_labels)} that {scenario.dataset} has."
-        )
-    return [
-        (data.test_inputs[part], data.test_labels[part])
-        for part in (slice(count, 2 * count), slice(count))
-    ]
+        return draw(self, seed)

@@ -6,8 +6,9 @@ import tomllib
 from pathlib import Path
 
 from ucfl.errors import UcflError, first_line, unknown
+from ucfl.users.effects import is_folder
 from ucfl.users.folders import input_shape
-from ucfl.users.scenario import Scenario, is_folder
+from ucfl.users.scenario import Scenario
 
 SCENARIOS: dict[str, Scenario] = {
     scenario.name: scenario
