@@ -22,19 +22,34 @@ Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class Owners:
+    """Whose the examples are: ``of`` has the place of each one's owner among the ``names``."""
+
+    names: tuple[str, ...]
+    of: Labels
+
+
+@dataclass(frozen=True)
 class Dataset:
-    """Images [n, channels, height, width] of uint8 and their labels.
+    """Inputs [n, ...] and their labels; images are [n, channels, height, width] of uint8.
 
     ``test_inputs`` and ``test_labels`` are the data set's own test images, for scenarios in which
-    all users are tested on the same ones.
+    all users are tested on the same ones. ``owners`` are the people whom the examples belong to,
+    ``test_owners`` the people of the test images, none of whom is among them. ``series`` says which
+    recording an example is a window of; a recording's windows are in time, and each overlaps the
+    next one.
     """
 
-    inputs: Images
+    inputs: NDArray[Any]
     labels: Labels
     classes: int
     source: str
-    test_inputs: Images | None = None
+    test_inputs: NDArray[Any] | None = None
     test_labels: Labels | None = None
+    owners: Owners | None = None
+    test_owners: Owners | None = None
+    series: Labels | None = None
+    class_names: tuple[str, ...] | None = None
 
 
 def data_folder() -> Path:

@@ -13,14 +13,23 @@ if TYPE_CHECKING:
 
 #: How users are made of a data set, beside their number and groups; a folder's are there already.
 HOW_A_DATA_SET_IS_SPLIT = (
-    "points", "split", "alpha", "sizes", "test_images", "rotations", "permute_labels",
+    "points", "split", "alpha", "sizes", "classes_per_user", "sigma", "fewest", "test_images",
+    "group_shares", "rotations", "permute_pixels", "permute_labels",
 )  # fmt: skip
+#: Fields that one way to split has, and no other.
+OF_A_SPLIT = {
+    "alpha": "dirichlet",
+    "sizes": "sizes",
+    "classes_per_user": "classes",
+    "sigma": "lognormal",
+    "fewest": "natural",
+}
 #: All that says who the users are: equal users may come by other ways.
 OF_USERS = ("dataset", "users", "groups", "held_out", *HOW_A_DATA_SET_IS_SPLIT)
 #: Fields that mean something beside a value of another one.
 BELONGS_TO = {
-    "alpha": "split",
-    "sizes": "split",
+    **dict.fromkeys(OF_A_SPLIT, "split"),
+    "users": "fewest",  # the people that are left follow from it
     "held_out": "test_images",
     "momentum": "optimiser",
 }
@@ -46,7 +55,17 @@ def without_effect(scenario: Scenario) -> dict[str, str]:
                     "has no effect; leave it out, and name the folder in place of a scenario."
                 )
         return found
-    for field, split in (("alpha", "dirichlet"), ("sizes", "sizes")):
+    if scenario.split == "natural":
+        for field in ("users", "points", "test_images"):
+            found[field] = (
+                f"with split 'natural' the users are the people of {scenario.dataset} with all "
+                f"their examples, so {field!r} has no effect; leave it out."
+            )
+    if scenario.groups == 1:
+        found["group_shares"] = (
+            "'group_shares' has no effect on one group; leave it out, or set groups."
+        )
+    for field, split in OF_A_SPLIT.items():
         if scenario.split != split:
             found[field] = (
                 f"{field!r} has no effect with split {scenario.split!r}; leave it out, or set "

@@ -14,6 +14,7 @@ from pydantic import (
     Field,
     ModelWrapValidatorHandler,
     ValidationError,
+    ValidatorFunctionWrapHandler,
     field_validator,
     model_validator,
 )
@@ -34,6 +35,7 @@ from ucfl.users.drawing import draw
 from ucfl.users.effects import BELONGS_TO, HOW_A_DATA_SET_IS_SPLIT, is_folder, without_effect
 from ucfl.users.given import OWN, ModelSource, model_name
 from ucfl.users.participation import Participation
+from ucfl.users.partition import FEWEST
 from ucfl.users.population import HELD_OUT, Users
 
 
@@ -50,14 +52,26 @@ class Scenario(BaseModel):
     description: str = ""
 
     dataset: str = Field(
-        "mnist5k", description="mnist5k, emnist, cifar10, or a folder of .npz or .csv"
+        "mnist5k",
+        description="mnist5k, emnist, cifar10, qmnist, watch, or a folder of .npz or .csv",
     )
     users: Annotated[int, Field(le=1_000_000)] = Field(20, ge=1, description="number of users m")
     points: Count | None = Field(None, description="examples drawn from the data set in all")
-    split: Literal["iid", "dirichlet", "sizes"] = Field("iid", description="who gets which")
+    split: Literal["iid", "dirichlet", "sizes", "classes", "lognormal", "natural"] = Field(
+        "iid", description="who gets which (docs/scenarios.md)"
+    )
     alpha: Positive | None = Field(None, description="Dirichlet parameter, per class")
     sizes: tuple[Count, ...] | None = Field(
         None, description="examples of each user, split = sizes"
+    )
+    classes_per_user: Count | None = Field(
+        None, description="how many classes every user has, split = classes"
+    )
+    sigma: Annotated[float, Field(gt=0, le=100)] | None = Field(
+        None, description="of the logarithm of users' sizes, split = lognormal"
+    )
+    fewest: Count = Field(
+        FEWEST, description="people with fewer examples are left out, split = natural"
     )
     held_out: Annotated[float, Field(ge=0, lt=1)] = Field(
         HELD_OUT, description="share kept back, halved into validation and test"
@@ -69,7 +83,16 @@ class Scenario(BaseModel):
     rotations: tuple[Annotated[float, Field(ge=-360, le=360)], ...] = Field(
         (), description="degrees, one per group"
     )
-    permute_labels: bool = Field(False, description="each group has its own random labels")
+    group_shares: tuple[Positive, ...] = Field(
+        (), description="users of each group, in proportion; if none, as many in each"
+    )
+    permute_pixels: bool = Field(
+        False, description="each group sees images through its own random permutation of pixels"
+    )
+    permute_labels: bool | Literal["conflicting"] = Field(
+        False,
+        description="each group has its own random labels; conflicting: two groups agree on none",
+    )
 
     model: ModelSource = Field(
         "lenet5", description="lenet5, vgg, mlp, logistic, or module:factory"
@@ -135,6 +158,14 @@ class Scenario(BaseModel):
             raise ValueError("a model is a name, a torch.nn.Module, or a function that makes one")
         return value
 
+    @field_validator("permute_labels", mode="wrap")
+    @classmethod
+    def _permutes(cls, value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return check(value)
+        except ValidationError:
+            raise ValueError("write true, false or 'conflicting'") from None
+
     @field_validator("participation", mode="before")
     @classmethod
     def _participates(cls, value: Any) -> Any:
@@ -153,6 +184,14 @@ class Scenario(BaseModel):
             raise ValueError("split 'dirichlet' needs alpha")
         if self.split == "sizes" and len(self.sizes or ()) != self.users:
             raise ValueError("split 'sizes' needs one size per user")
+        if self.split == "classes" and self.classes_per_user is None:
+            raise ValueError("split 'classes' needs classes_per_user")
+        if self.split == "lognormal" and self.sigma is None:
+            raise ValueError("split 'lognormal' needs sigma")
+        if self.group_shares and len(self.group_shares) != self.groups:
+            raise ValueError(
+                f"{len(self.group_shares)} group_shares do not fit {self.groups} groups"
+            )
         if self.rotations and len(self.rotations) != self.groups:
             raise ValueError(f"{len(self.rotations)} rotations do not fit {self.groups} groups")
         if self.deadline is not None and self.system is None:
@@ -160,7 +199,7 @@ class Scenario(BaseModel):
                 "a deadline needs the network whose time it is in, as system = 'slow-uplink' (ucfl "
                 "systems lists them)"
             )
-        if self.groups > self.users:
+        if self.groups > self.users and self.split != "natural":
             raise ValueError(f"{self.groups} groups need at least as many users")
         return self
 
@@ -217,7 +256,7 @@ class Scenario(BaseModel):
 
         They are its own, or were ``given``: then no field may be set that would make others.
         """
-        if not given and not is_folder(self.dataset):
+        if not given and not is_folder(self.dataset) and self.split != "natural":
             return self
         groups = 1 if users.groups is None else len(users.groups.unique())
         true: dict[str, Any] = {"users": len(users), "groups": groups}
@@ -238,7 +277,8 @@ class Scenario(BaseModel):
         """Draw the users of this scenario: same seed, same users."""
         check_seed(seed)
         for field, why in self.without_effect().items():
-            if self._is_set(field):
+            there_already = field == "users" and self.split == "natural"  # their number may be true
+            if self._is_set(field) and not there_already:
                 raise UcflError(f"scenario {self.name!r}: {why}")
         if is_folder(self.dataset):
             held_out = None if self.held_out == HELD_OUT else self.held_out
@@ -253,4 +293,6 @@ class Scenario(BaseModel):
                 f"the users of scenario {self.name!r} were given by hand ({self.dataset}); give "
                 "them again, as users=."
             )
-        return draw(self, seed)
+        users = draw(self, seed)
+        self.serving(users, given=False)
+        return users
