@@ -212,7 +212,7 @@ def test_fetch_downloads_checks_and_imports(data_folder, emnist_files, server, m
 
     def official(path, md5):
         download = acquire.Download(address + path, md5, "gzip.zip")
-        monkeypatch.setitem(acquire.DOWNLOADS, "emnist", download)
+        monkeypatch.setitem(acquire.DOWNLOADS, "emnist", (download,))
 
     seen = []
     official("/good.zip", digest)

@@ -53,7 +53,7 @@ class Dataset:
 
 
 def data_folder() -> Path:
-    """Where EMNIST and CIFAR-10 are kept: ``$UCFL_DATA``, or ``~/.cache/ucfl``."""
+    """Where data sets are kept: ``$UCFL_DATA``, or ``~/.cache/ucfl``."""
     if named := os.environ.get("UCFL_DATA"):
         return Path(named)
     try:
@@ -62,26 +62,38 @@ def data_folder() -> Path:
         raise UcflError("there is no home folder to keep data sets in; set UCFL_DATA.") from None
 
 
+#: Types of numbers in the IDX format.
+UINT8, INT32 = 8, 12
+IDX_TYPES: dict[int, np.dtype[Any]] = {UINT8: np.dtype(np.uint8), INT32: np.dtype(">i4")}
+#: What no address of its own is known for, and how to get it instead.
+ELSEWHERE = {
+    "watch": "it comes with the Python package seglearn: 'pip download --no-deps seglearn==1.2.5', "
+    "then 'ucfl data import watch seglearn-1.2.5-py3-none-any.whl'"
+}
+
+
 def missing(name: str, home: Path) -> UcflError:
     """The error for a data set that is not in the data folder, with the ways to get it."""
-    return UcflError(
-        f"the data set {name!r} is not in {home}; get it with 'ucfl data fetch {name}', or with "
-        f"'ucfl data import {name} FOLDER' if you have its files."
+    how = ELSEWHERE.get(
+        name,
+        f"get it with 'ucfl data fetch {name}', or with 'ucfl data import {name} FOLDER' if you "
+        "have its files",
     )
+    return UcflError(f"the data set {name!r} is not in {home}; {how}.")
 
 
-def read_idx(file: Path) -> NDArray[Any]:
+def read_idx(file: Path, kind: int = UINT8) -> NDArray[Any]:
     """An array in the IDX format of the MNIST family, gzipped or not."""
     try:
         with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
-            zero, kind, dimensions = struct.unpack(">HBB", stream.read(4))
+            zero, found, dimensions = struct.unpack(">HBB", stream.read(4))
             shape = struct.unpack(f">{dimensions}I", stream.read(4 * dimensions))
-            size = math.prod(shape)
-            if zero != 0 or kind != 8 or size > MOST_DEFLATED * file.stat().st_size:
+            size = math.prod(shape) * IDX_TYPES[kind].itemsize
+            if zero != 0 or found != kind or size > MOST_DEFLATED * file.stat().st_size:
                 raise ValueError("its header and its length disagree")
             raw = stream.read(size)
             if len(raw) != size or stream.read(1):
                 raise ValueError("its header and its length disagree")
-        return np.frombuffer(raw, np.uint8).reshape(shape)
+        return np.frombuffer(raw, IDX_TYPES[kind]).reshape(shape)
     except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
         raise unreadable(file, error, "import it again.") from error

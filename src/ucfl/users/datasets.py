@@ -1,4 +1,4 @@
-"""Where images come from: MNIST-5k inside a package, EMNIST and CIFAR-10 in the data folder."""
+"""Data sets by name: MNIST-5k inside a package, the others in the data folder."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ucfl.arrays import read_npz
 from ucfl.errors import UcflError, check_name, unreadable
+from ucfl.users import qmnist, watch
 from ucfl.users.dataset import Dataset, Images, Labels, data_folder, missing, read_idx
 
 
@@ -100,4 +101,6 @@ LOADERS: dict[str, Callable[[], Dataset]] = {
     "mnist5k": _load_mnist5k,
     "emnist": lambda: _load_emnist(data_folder()),
     "cifar10": lambda: _load_cifar10(data_folder()),
+    "qmnist": lambda: qmnist.load(data_folder()),
+    "watch": lambda: watch.load(data_folder()),
 }

@@ -95,7 +95,7 @@ class Scenario(BaseModel):
     )
 
     model: ModelSource = Field(
-        "lenet5", description="lenet5, vgg, mlp, logistic, or module:factory"
+        "lenet5", description="lenet5, vgg, cnn1d, mlp, logistic, or module:factory"
     )
     initialisation: Literal["he-glorot", "own"] | None = Field(
         None,

@@ -74,6 +74,25 @@ SCENARIOS: dict[str, Scenario] = {
             lr=0.01,
             rounds=300,
         ),
+        Scenario(
+            name="mnist-writers",
+            description="MNIST, a user for each of its 539 writers; 297 others come later",
+            dataset="qmnist",
+            split="natural",
+            lr=0.05,
+            batch=10,
+            rounds=50,
+        ),
+        Scenario(
+            name="watch-people",
+            description="shoulder exercises by smartwatch, a user for each of 10 people",
+            dataset="watch",
+            split="natural",
+            model="cnn1d",
+            lr=0.05,
+            batch=10,
+            rounds=50,
+        ),
     )
 }
 
