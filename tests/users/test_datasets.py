@@ -1,11 +1,7 @@
-import gzip
 import hashlib
-import http.server
 import io
 import json
-import struct
 import tarfile
-import threading
 import zipfile
 
 import numpy as np
@@ -14,18 +10,7 @@ from PIL import Image
 
 from ucfl.errors import UcflError
 from ucfl.users import acquire, dataset, datasets
-
-
-@pytest.fixture
-def data_folder(tmp_path, monkeypatch):
-    folder = tmp_path / "data"
-    monkeypatch.setenv("UCFL_DATA", str(folder))
-    return folder
-
-
-def idx(array):
-    header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
-    return gzip.compress(header + array.tobytes())
+from users.people import idx
 
 
 @pytest.fixture
@@ -172,31 +157,6 @@ def test_an_unwritable_data_folder_is_one_sentence(tmp_path, emnist_files, monke
     monkeypatch.setenv("UCFL_DATA", str(tmp_path / "file"))
     with pytest.raises(UcflError, match="cannot be written"):
         acquire.import_from("emnist", emnist_files)
-
-
-@pytest.fixture
-def server():
-    """A real web server on this machine that serves what the test puts in it."""
-    files = {}
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            body, length = files.get(self.path, (None, 0))
-            self.send_response(200 if body else 404)
-            self.send_header("Content-Length", str(length))
-            self.end_headers()
-            if body:
-                self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as web:
-        thread = threading.Thread(target=web.serve_forever)
-        thread.start()
-        yield files, f"http://127.0.0.1:{web.server_address[1]}"
-        web.shutdown()
-        thread.join()
 
 
 def test_fetch_downloads_checks_and_imports(data_folder, emnist_files, server, monkeypatch):

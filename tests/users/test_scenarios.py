@@ -135,6 +135,8 @@ def test_every_scenario_is_complete_and_listed_under_its_name():
         "emnist-label-shift-100",
         "cifar10-concept-shift",
         "cifar10-covariate-label-shift",
+        "mnist-writers",
+        "watch-people",
     ]
     for name, scenario in SCENARIOS.items():
         assert scenario.name == name
