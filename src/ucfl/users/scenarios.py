@@ -89,9 +89,9 @@ SCENARIOS: dict[str, Scenario] = {
             dataset="watch",
             split="natural",
             model="cnn1d",
-            lr=0.05,
+            lr=0.01,
             batch=10,
-            rounds=50,
+            rounds=100,
         ),
     )
 }
