@@ -28,6 +28,8 @@ def test_cnn1d_takes_series(shape):
     assert create("cnn1d", shape, 7)(torch.rand(2, *shape)).shape == (2, 7)
     with pytest.raises(UcflError, match=r"cnn1d takes series of .*from 16 samples up"):
         create("cnn1d", (6, 15), 7)
+    with pytest.raises(UcflError, match="choose model cnn1d, mlp or logistic"):
+        create("lenet5", shape, 7)
     with pytest.raises(UcflError, match="cnn1d takes series"):
         create("cnn1d", (1, 28, 28), 7)
 

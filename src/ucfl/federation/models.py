@@ -199,9 +199,10 @@ def reinitialised(fed: Federation, number: int) -> Tensor:
 
 def _image(shape: Shape, smallest: int) -> tuple[int, int, int]:
     if len(shape) != 3 or min(shape[1:]) < smallest:
+        others = "cnn1d, mlp" if len(shape) == 2 else "mlp"
         raise UcflError(
             f"this model takes images of (channels, height, width) from {smallest}x{smallest} up, "
-            f"but the data has shape {shape}; choose model mlp or logistic, or bring your own."
+            f"but the data has shape {shape}; choose model {others} or logistic, or bring your own."
         )
     return shape[0], shape[1], shape[2]
 
