@@ -15,7 +15,7 @@ from ucfl.collaboration import choose_streams, collaboration_weights
 from ucfl.collaboration.bounds import Setting, label_divergences, optimal_weights
 from ucfl.errors import UcflError, UcflWarning
 from ucfl.runs import federation
-from ucfl.users import datasets
+from ucfl.users import dataset
 from ucfl.users import find as find_scenario
 from ucfl.wireless import Traffic
 
@@ -186,7 +186,7 @@ def test_four_groups_of_rotated_emnist_are_found(emnist, monkeypatch, seed):
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_four_groups_of_relabelled_cifar10_are_found(seed):
-    if not (datasets.data_folder() / "cifar10").is_dir():
+    if not (dataset.data_folder() / "cifar10").is_dir():
         pytest.skip("CIFAR-10 is not there; get it with 'ucfl data fetch cifar10'")
     fed, plan = plan_of("cifar10-concept-shift", seed)
     assert plan.count == 4

@@ -42,8 +42,9 @@ from ucfl.runs.checkpoint import Checkpoint
 from ucfl.runs.folder import CHECKPOINT, CONFIGURATION, HISTORY
 from ucfl.runs.lock import held
 from ucfl.runs.planning import Question
-from ucfl.users import Scenario, Users, acquire, datasets, find
-from users.test_datasets import idx, write_binary, write_npm
+from ucfl.users import Scenario, Users, acquire, datasets, find, qmnist, watch
+from users.people import idx, recordings, write_qmnist, write_watch
+from users.test_datasets import write_binary, write_npm
 
 LIMIT = 1 << 30
 CIFAR10_EACH = {"train": 5, "test": 2}
@@ -268,6 +269,34 @@ def _verify(folder):
     acquire.verify("emnist")
 
 
+def _qmnist(name):
+    """The file of this name, where an import looks for it."""
+
+    def make(folder):
+        return write_qmnist(folder / "source") / name
+
+    return make
+
+
+def _writers(folder):
+    return write_qmnist(folder / "qmnist") / qmnist.FILES["train"][2]
+
+
+def _pickle(protocol):
+    def make(folder):
+        few = recordings(people=1, length=100)
+        return write_watch(folder / "source" / watch.SOURCE_FILE, few, protocol)
+
+    return make
+
+
+def _watch_npz(folder):
+    os.environ["UCFL_DATA"] = str(folder)
+    few = recordings(people=1, length=100)
+    acquire.import_from("watch", write_watch(folder / watch.SOURCE_FILE, few))
+    return folder / "watch" / watch.FILE
+
+
 def _toml(folder):
     file = folder / "mine.toml"
     file.write_text(
@@ -324,6 +353,12 @@ READERS = (
     Reader("EMNIST images", _emnist, _import("emnist")),
     Reader("EMNIST labels", _emnist_labels, lambda f: datasets._load_emnist.__wrapped__(f)),
     Reader("EMNIST zip", _zip, _import("emnist")),
+    Reader("QMNIST images", _qmnist(qmnist.FILES["test"][0]), _import("qmnist")),
+    Reader("QMNIST labels", _qmnist(qmnist.FILES["train"][2]), _import("qmnist")),
+    Reader("QMNIST, imported", _writers, lambda f: qmnist.load.__wrapped__(f)),
+    Reader("watch pickle", _pickle(2), _import("watch")),
+    Reader("watch pickle of today", _pickle(4), _import("watch")),
+    Reader("watch npz", _watch_npz, lambda f: watch.load.__wrapped__(f)),
     Reader("SHA256SUMS", _sums, _verify),
     Reader("TOML", _toml, lambda f: find(str(f / "mine.toml"))),
     Reader("--set", _value, _set),

@@ -16,7 +16,7 @@ from campaign.readers import READERS
 from ucfl.arrays import read_npz
 from ucfl.errors import UcflError
 from ucfl.runs.planning import Question
-from ucfl.users import Users, acquire, datasets, find
+from ucfl.users import Users, acquire, dataset, find
 
 
 def test_a_few_hundred_mutated_files_are_refused_in_one_sentence(monkeypatch, capsys):
@@ -98,11 +98,11 @@ def test_an_idx_file_that_unpacks_to_more_than_it_says_is_refused(tmp_path):
     header = struct.pack(">HBBIII", 0, 8, 3, 1, 28, 28)
     (tmp_path / "a.gz").write_bytes(gzip.compress(header + bytes(10 << 20)))
     with pytest.raises(UcflError, match="disagree"):
-        datasets.read_idx(tmp_path / "a.gz")
+        dataset.read_idx(tmp_path / "a.gz")
     header = struct.pack(">HBBIII", 0, 8, 3, 2**31, 2**31, 2**31)
     (tmp_path / "a.gz").write_bytes(gzip.compress(header))
     with pytest.raises(UcflError, match="disagree"):
-        datasets.read_idx(tmp_path / "a.gz")
+        dataset.read_idx(tmp_path / "a.gz")
 
 
 def test_a_scenario_that_starts_from_itself_is_refused(tmp_path, monkeypatch):

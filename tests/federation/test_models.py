@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import make_users
+from conftest import close, make_federation, make_users
 from ucfl.errors import UcflError
 from ucfl.federation import (
     MODELS,
@@ -16,11 +16,30 @@ from ucfl.federation import (
 )
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", MODELS.keys() - {"cnn1d"})
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32)])
 def test_models_take_images_and_give_one_score_per_class(name, shape):
     model = create(name, shape, 7)
     assert model.eval()(torch.rand(2, *shape)).shape == (2, 7)
+
+
+@pytest.mark.parametrize("shape", [(6, 100), (1, 16), (3, 17)])
+def test_cnn1d_takes_series(shape):
+    assert create("cnn1d", shape, 7)(torch.rand(2, *shape)).shape == (2, 7)
+    with pytest.raises(UcflError, match=r"cnn1d takes series of .*from 16 samples up"):
+        create("cnn1d", (6, 15), 7)
+    with pytest.raises(UcflError, match="choose model cnn1d, mlp or logistic"):
+        create("lenet5", shape, 7)
+    with pytest.raises(UcflError, match="cnn1d takes series"):
+        create("cnn1d", (1, 28, 28), 7)
+
+
+@pytest.mark.usefixtures("traced")
+def test_cnn1d_is_trained_for_all_users_at_once_as_for_one_after_the_other():
+    users = make_users([20, 8, 13], shape=(6, 20))
+    fast, slow = (make_federation(users, "cnn1d", plain=plain) for plain in (False, True))
+    theirs = slow.train(slow.initial(), 1)
+    assert close(fast.train(fast.initial(), 1), theirs, atol=1e-9)
 
 
 def test_lenet5_has_the_textbook_size():

@@ -13,6 +13,7 @@ from runs.test_runs import QUICK, quick, write_users
 from ucfl.cli.common import scenario_from
 from ucfl.errors import UcflError
 from ucfl.runs import Run, Stopped
+from ucfl.runs.configuration import LATER
 from ucfl.runs.folder import CONFIGURATION
 
 
@@ -23,6 +24,20 @@ def stopped(run, folder, at=2, **options):
 
     with pytest.raises(Stopped):
         run(folder, on_round=interrupt, **options)
+
+
+def test_fields_that_came_later_are_named_where_they_are_set_so_that_folders_keep_their_names(
+    tmp_path,
+):
+    fields = quick(tmp_path / "r").about["configuration"]["scenario"]
+    assert not set(LATER) & set(fields)
+    scenario = ucfl.Scenario(
+        name="few", split="classes", classes_per_user=3, model="logistic", rounds=1
+    )
+    run = ucfl.run(scenario, "local", out=tmp_path / "few", device="cpu")
+    assert run.about["configuration"]["scenario"]["classes_per_user"] == 3
+    assert set(LATER) & set(run.about["configuration"]["scenario"]) == {"classes_per_user"}
+    assert Run.open(tmp_path / "few").scenario.classes_per_user == 3
 
 
 def test_another_precision_is_refused(tmp_path):

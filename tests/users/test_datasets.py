@@ -1,11 +1,7 @@
-import gzip
 import hashlib
-import http.server
 import io
 import json
-import struct
 import tarfile
-import threading
 import zipfile
 
 import numpy as np
@@ -13,19 +9,8 @@ import pytest
 from PIL import Image
 
 from ucfl.errors import UcflError
-from ucfl.users import acquire, datasets
-
-
-@pytest.fixture
-def data_folder(tmp_path, monkeypatch):
-    folder = tmp_path / "data"
-    monkeypatch.setenv("UCFL_DATA", str(folder))
-    return folder
-
-
-def idx(array):
-    header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
-    return gzip.compress(header + array.tobytes())
+from ucfl.users import acquire, dataset, datasets
+from users.people import idx
 
 
 @pytest.fixture
@@ -91,7 +76,7 @@ def test_mnist5k_is_embedded():
 def test_emnist_is_imported_transposed_and_verified(data_folder, emnist_files):
     home = acquire.import_from("emnist", emnist_files)
     data = datasets.load("emnist")
-    raw = datasets.read_idx(home / datasets.EMNIST_FILES["test"][0])
+    raw = dataset.read_idx(home / datasets.EMNIST_FILES["test"][0])
     assert np.array_equal(data.inputs[:, 0], raw.transpose(0, 2, 1))
     assert data.classes == 62
     assert "test files" in data.source
@@ -174,31 +159,6 @@ def test_an_unwritable_data_folder_is_one_sentence(tmp_path, emnist_files, monke
         acquire.import_from("emnist", emnist_files)
 
 
-@pytest.fixture
-def server():
-    """A real web server on this machine that serves what the test puts in it."""
-    files = {}
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            body, length = files.get(self.path, (None, 0))
-            self.send_response(200 if body else 404)
-            self.send_header("Content-Length", str(length))
-            self.end_headers()
-            if body:
-                self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as web:
-        thread = threading.Thread(target=web.serve_forever)
-        thread.start()
-        yield files, f"http://127.0.0.1:{web.server_address[1]}"
-        web.shutdown()
-        thread.join()
-
-
 def test_fetch_downloads_checks_and_imports(data_folder, emnist_files, server, monkeypatch):
     files, address = server
     buffer = io.BytesIO()
@@ -212,7 +172,7 @@ def test_fetch_downloads_checks_and_imports(data_folder, emnist_files, server, m
 
     def official(path, md5):
         download = acquire.Download(address + path, md5, "gzip.zip")
-        monkeypatch.setitem(acquire.DOWNLOADS, "emnist", download)
+        monkeypatch.setitem(acquire.DOWNLOADS, "emnist", (download,))
 
     seen = []
     official("/good.zip", digest)

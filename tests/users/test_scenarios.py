@@ -51,6 +51,82 @@ def test_label_permutations_are_shared_inside_a_group_and_by_all_splits():
         assert len(set(mapping.values())) == len(mapping)
 
 
+#: Of version 0.1, and of all before the splits and shifts that came later.
+DRAWN = {
+    "3a3db319a96c04c7": {},
+    "3c3106b3e7643fe3": {"rotations": (), "permute_labels": True},
+    "b7c3f0737876b452": {"split": "dirichlet", "alpha": 0.5},
+    "dbaac410ef368936": {"split": "sizes", "sizes": tuple(range(10, 30))},
+    "a0d7a28fca30282f": {"points": 1000, "groups": 3, "rotations": (0, 45, 10)},
+}
+
+
+@pytest.mark.parametrize("digest", DRAWN)
+def test_users_are_drawn_as_they_always_were(digest):
+    assert find("rotated-mnist").change(DRAWN[digest]).build(3).checksum()[:16] == digest
+
+
+def test_users_with_so_many_classes_each():
+    scenario = Scenario(split="classes", classes_per_user=2, held_out=0.0)
+    users = scenario.build(0)
+    assert ((users.label_counts() > 0).sum(1) == 2).all()
+    assert int(users.train.sizes.sum()) == 5000
+    assert users.checksum() == scenario.build(0).checksum() != scenario.build(1).checksum()
+    with pytest.raises(UcflError, match="there are 10 classes, so no user can have 11"):
+        scenario.change({"classes_per_user": 11}).build(0)
+
+
+def test_users_of_lognormal_sizes():
+    users = Scenario(split="lognormal", sigma=1.0, points=2000, held_out=0.0).build(0)
+    assert int(users.train.sizes.sum()) == 2000
+    assert users.train.sizes.max() > 5 * users.train.sizes.min()
+
+
+def test_groups_of_unequal_size():
+    users = Scenario(users=14, groups=3, group_shares=(1, 2, 4), permute_labels=True).build(0)
+    assert torch.bincount(users.groups).tolist() == [2, 4, 8]
+
+
+def test_groups_with_conflicting_labels_agree_on_none_and_nothing_else_changes():
+    plain = Scenario(users=4, groups=4)
+    found = plain.change({"permute_labels": "conflicting"}).build(0)
+    before = plain.build(0)
+    assert torch.equal(found.train.inputs, before.train.inputs)
+    names = torch.full((4, 10), -1)
+    for split in ("train", "validation", "test"):
+        for user in range(4):
+            n = int(found.split(split).sizes[user])
+            old = before.split(split).targets[user, :n]
+            names[user, old] = found.split(split).targets[user, :n]
+    for i in range(4):
+        assert sorted(names[i].tolist()) == list(range(10))
+        assert not any((names[i] == names[j]).any() for j in range(i))
+    with pytest.raises(UcflError, match="11 groups cannot disagree"):
+        Scenario(groups=11, permute_labels="conflicting").build(0)
+
+
+def test_groups_with_permuted_pixels_hold_the_same_pixels_in_their_own_order():
+    plain = Scenario(users=4, groups=2)
+    found, before = plain.change({"permute_pixels": True}).build(0), plain.build(0)
+    orders = []
+    for user in range(4):
+        # What each place of a scrambled image was, told by all images that the user has.
+        old, new = before.train.inputs[user].flatten(1).T, found.train.inputs[user].flatten(1).T
+        places = {tuple(pixel.tolist()): i for i, pixel in enumerate(old)}
+        orders.append([places[tuple(pixel.tolist())] for pixel in new])
+        for split in ("validation", "test"):
+            then = before.split(split).inputs[user].flatten(1)
+            now = found.split(split).inputs[user].flatten(1)
+            known = [i for i, place in enumerate(orders[user]) if old[place].any()]
+            assert torch.equal(now[:, known], then[:, [orders[user][i] for i in known]])
+        assert torch.equal(found.train.targets[user], before.train.targets[user])
+    inner = [
+        i for i in range(784) if before.train.inputs[:, :, 0].flatten(2)[..., orders[0][i]].any()
+    ]
+    assert sum(orders[0][i] == orders[2][i] for i in inner) < 100
+    assert sum(orders[0][i] == orders[1][i] for i in inner) > 400
+
+
 def test_every_scenario_is_complete_and_listed_under_its_name():
     assert list(SCENARIOS) == [
         "rotated-mnist",
@@ -59,6 +135,8 @@ def test_every_scenario_is_complete_and_listed_under_its_name():
         "emnist-label-shift-100",
         "cifar10-concept-shift",
         "cifar10-covariate-label-shift",
+        "mnist-writers",
+        "watch-people",
     ]
     for name, scenario in SCENARIOS.items():
         assert scenario.name == name
@@ -97,6 +175,18 @@ def test_toml_starts_from_a_base(tmp_path):
         ({"split": "dirichlet", "alpha": 1, "sizes": (9,) * 20}, "'sizes' has no effect"),
         ({"optimiser": "adam", "momentum": 0.9}, "'momentum' has no effect on adam"),
         ({"test_images": 10, "held_out": 0.2}, "'held_out' has no effect beside test_images"),
+        ({"classes_per_user": 3}, "'classes_per_user' has no effect with split 'iid'.*'classes'"),
+        ({"sigma": 1.0}, "'sigma' has no effect with split 'iid'; .* split = 'lognormal'"),
+        ({"fewest": 9}, "'fewest' has no effect with split 'iid'; .* split = 'natural'"),
+        ({"split": "classes"}, "needs classes_per_user"),
+        ({"split": "lognormal"}, "needs sigma"),
+        ({"split": "lognormal", "sigma": 1e9}, "sigma: .*less than"),
+        ({"group_shares": (1, 2)}, "2 group_shares do not fit 4 groups"),
+        ({"group_shares": (1, 2, 0, 1)}, "group_shares.2: .*greater than 0"),
+        ({"groups": 1, "rotations": (), "group_shares": (1,)}, "no effect on one group"),
+        ({"permute_labels": "conflict"}, "permute_labels: write true, false or 'conflicting'"),
+        ({"split": "natural", "users": 9}, "the people of mnist5k .*'users' has no effect"),
+        ({"split": "natural", "points": 9}, "the people of mnist5k .*'points' has no effect"),
     ],
 )
 def test_bad_fields_are_one_sentence(changes, sentence):
@@ -130,6 +220,8 @@ def test_a_change_takes_away_what_belonged_to_the_value_before():
     shifted = find("emnist-label-shift")
     assert shifted.change({"split": "iid"}).alpha is None
     assert shifted.change({"split": "dirichlet"}).alpha == 0.4
+    few = shifted.change({"split": "classes", "classes_per_user": 5})
+    assert few.change({"split": "iid"}).classes_per_user is None
     sizes = shifted.change({"split": "sizes", "users": 2, "sizes": (5, 7)})
     assert (sizes.alpha, sizes.sizes) == (None, (5, 7))
     assert Scenario(held_out=0.5).change({"test_images": 10}).held_out == 0.2

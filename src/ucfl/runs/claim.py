@@ -18,7 +18,7 @@ from ucfl.runs.configuration import Configuration
 from ucfl.runs.files import remove_unfinished
 from ucfl.runs.folder import CHECKPOINT, CONFIGURATION, read_configuration
 from ucfl.runs.lock import held
-from ucfl.users.scenario import OF_USERS
+from ucfl.users.effects import OF_USERS
 
 CPU = torch.device("cpu")
 

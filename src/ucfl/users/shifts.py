@@ -1,17 +1,52 @@
-"""How groups of users come to differ: rotated inputs, permuted labels."""
+"""How groups of users come to differ: rotated or scrambled images, permuted labels."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from ucfl.errors import UcflError
+from ucfl.users.form import Pair
+from ucfl.users.partition import apportion
 
-def group_of_users(users: int, groups: int) -> NDArray[np.int64]:
-    """Group id of each user: consecutive blocks, sizes differing by one at most."""
+
+@dataclass(frozen=True)
+class View:
+    """How a group sees an example; None is as it is."""
+
+    rotation: float | None = None
+    pixels: NDArray[np.int64] | None = None
+    labels: NDArray[np.int64] | None = None
+
+    def __call__(self, pair: Pair) -> Pair:
+        """A user's pair as its group sees it."""
+        inputs, answers = pair
+        if self.rotation is not None:
+            inputs = rotate(inputs, self.rotation)
+        if self.pixels is not None:
+            inputs = scramble(inputs, self.pixels)
+        return inputs, answers if self.labels is None else self.labels[answers]
+
+
+def group_of_users(users: int, groups: int, shares: Sequence[float] = ()) -> NDArray[np.int64]:
+    """Group id of each user: consecutive blocks, in proportion to the shares.
+
+    Without shares their sizes differ by one at most.
+    """
+    if shares:
+        return np.repeat(np.arange(groups), apportion(users, shares, fewest=1))
     return np.arange(users) * groups // users
+
+
+def scramble(images: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:
+    """The same permutation of pixels in all images [n, channels, height, width] and channels."""
+    flat = images.reshape(*images.shape[:2], len(order))
+    return np.ascontiguousarray(flat[:, :, order]).reshape(images.shape)
 
 
 def rotate(images: NDArray[Any], degrees: float) -> NDArray[Any]:
@@ -48,3 +83,19 @@ def label_permutations(
         if len(drawn) >= distinct or not any(np.array_equal(candidate, p) for p in drawn):
             drawn.append(candidate)
     return drawn
+
+
+def conflicting_permutations(
+    classes: int, groups: int, rng: np.random.Generator
+) -> list[NDArray[np.int64]]:
+    """One permutation of the labels per group; any two groups disagree on every label.
+
+    They are rows of a Latin square: the cyclic one, its rows, columns and symbols shuffled.
+    """
+    if groups > classes:
+        raise UcflError(
+            f"{groups} groups cannot disagree on every one of {classes} labels; take at most "
+            f"{classes} groups, or permute_labels = true."
+        )
+    rows, columns, symbols = (rng.permutation(classes) for _ in range(3))
+    return [symbols[(row + columns) % classes] for row in rows[:groups]]
