@@ -6,6 +6,8 @@ from ucfl.algorithms.algorithm import Algorithm, State
 from ucfl.algorithms.cfl import CFL
 from ucfl.algorithms.ditto import Ditto
 from ucfl.algorithms.facts import Facts, Findings
+from ucfl.algorithms.fedala import FedALA
+from ucfl.algorithms.fedamp import FedAMP
 from ucfl.algorithms.fedavg import FedAvg
 from ucfl.algorithms.fedavg_finetune import FedAvgFinetune
 from ucfl.algorithms.fedem import FedEM
@@ -14,8 +16,11 @@ from ucfl.algorithms.fedmoe import FedMoE
 from ucfl.algorithms.fedper import FedPer
 from ucfl.algorithms.fedprox import FedProx
 from ucfl.algorithms.fl_hc import FLHC
+from ucfl.algorithms.ifca import IFCA
 from ucfl.algorithms.local import Local
 from ucfl.algorithms.oracle import Oracle
+from ucfl.algorithms.per_fedavg import PerFedAvg
+from ucfl.algorithms.pfedgraph import PFedGraph
 from ucfl.algorithms.pfedme import PFedMe
 from ucfl.algorithms.scaffold import Scaffold
 from ucfl.algorithms.user_centric import ParallelUserCentric, UserCentric
@@ -44,6 +49,11 @@ REGISTRY: dict[str, type[Algorithm]] = {
         FLHC,
         FedAvgFinetune,
         AdaptiveUserCentric,
+        PerFedAvg,
+        FedAMP,
+        IFCA,
+        PFedGraph,
+        FedALA,
     )
 }
 
