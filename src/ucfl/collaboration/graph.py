@@ -22,6 +22,7 @@ def onto_simplex(points: Tensor) -> Tensor:
 
     It is max(x − τ, 0), where τ makes the sum 1: found by sorting (Held et al., 1974).
     """
+    points = points - points.amax(-1, keepdim=True)  # changes nothing but rounding
     ordered = points.sort(dim=-1, descending=True).values
     counts = torch.arange(1, points.shape[-1] + 1, dtype=points.dtype, device=points.device)
     levels = (ordered.cumsum(-1) - 1) / counts
