@@ -235,7 +235,7 @@ def test_pfedgraph_infers_the_graph_and_trains_along_its_mixtures(users, fed, mo
 def test_pfedgraphs_users_learn_from_their_own_group():
     users, _ = opposite()
     fed = make_federation(users)
-    algorithm, state = after("pfedgraph:tested=aggregated", fed, 8)
+    algorithm, state = after("pfedgraph", fed, 8)
     weights = state["weights"]
     assert weights[:2, :2].sum(1).min() > 0.9
     assert weights[2:, 2:].sum(1).min() > 0.9

@@ -27,8 +27,8 @@ class FedAMP(Algorithm):
     """
 
     strength: NotNegative = 1.0
-    alpha: Positive = 1.0
-    sigma: Positive = 1.0
+    alpha: Positive = 10.0
+    sigma: Positive = 10.0
 
     name: ClassVar[str] = "fedamp"
     reference: ClassVar[str] = "Huang et al., AAAI 2021"

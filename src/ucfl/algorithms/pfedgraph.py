@@ -55,12 +55,12 @@ class PFedGraph(Algorithm):
     """w_i = argmin over the simplex of α ‖w − p‖² − Σ_j w_j cos(Δ_i, Δ_j);  u_i = Σ_j w_ij θ_j.
 
     Δ_j = θ_j − θ⁰ is what user j's model has moved by, p_j = n_j / Σ n. Users train from u_i on
-    f_i(θ) − λ cos(θ, u_i); λ is ``strength``. ``tested``: the model after that training, or u_i.
+    f_i(θ) − λ cos(θ, u_i); λ is ``strength``. ``tested``: u_i, or the model after that training.
     """
 
     alpha: Positive = 0.8
     strength: NotNegative = 0.01
-    tested: Literal["local", "aggregated"] = "local"
+    tested: Literal["aggregated", "local"] = "aggregated"
 
     name: ClassVar[str] = "pfedgraph"
     reference: ClassVar[str] = "Ye et al., ICML 2023"
@@ -118,7 +118,7 @@ class PFedGraph(Algorithm):
         return weights
 
     def models(self, state: State) -> Tensor:
-        """The models after local training, or what was mixed from them."""
+        """The mixtures, or the models that they were mixed from."""
         return tensor(state, "local" if self.tested == "local" else "theta")
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
