@@ -25,8 +25,9 @@ ROUNDS = 3
 
 
 #: Hyper-parameters that switch off what a method adds, so that it must reduce to SGD and FedAvg.
-#: Without an entry, a method reduces to them as it is; pFedMe and the mixtures never do, nor do
-#: methods that train parts of a model one after another.
+#: Without an entry, a method reduces to them as it is; pFedMe, Per-FedAvg (whose steps have two
+#: batches), the mixtures and methods that train parts of a model one after another never do. IFCA's
+#: user may find another first model better than θ⁰.
 NEUTRAL = {
     "fedprox": "fedprox:mu=0",
     "ditto": "ditto:strength=0",
@@ -37,6 +38,10 @@ NEUTRAL = {
     "pfedme": None,
     "fedem": None,
     "fedmoe": None,
+    "per-fedavg": None,
+    "fedamp": "fedamp:strength=0",
+    "ifca": "ifca:clusters=1",
+    "pfedgraph": "pfedgraph:strength=0",
 }
 reducible = pytest.mark.parametrize(
     "name", [NEUTRAL.get(name, name) for name in REGISTRY if NEUTRAL.get(name, name)]

@@ -151,8 +151,9 @@ def test_bytes_follow_the_precision(unequal_users):
     assert 2 * single.rows.bytes == double.rows.bytes == 8 * double.rows.size
 
 
-# FedEM's components have no owner that they could stay with when the wires are cut.
-@pytest.mark.parametrize("name", [name for name in REGISTRY if name != "fedem"])
+# FedEM's components and IFCA's clusters have no owner that they could stay with when the wires are
+# cut. (What IFCA's users choose by: test_more_rivals.py.)
+@pytest.mark.parametrize("name", [name for name in REGISTRY if name not in ("fedem", "ifca")])
 def test_with_the_wires_cut_nobody_knows_of_the_others(name, monkeypatch):
     """User 0's model stays the same when everyone else's data are others."""
     monkeypatch.setattr(Mixing, "__matmul__", lambda mixing, theta: theta.clone())

@@ -17,7 +17,7 @@ from ucfl.runs.compare import Comparison
 from ucfl.users import Scenario, Users, with_newcomers
 
 SCENARIO = Scenario(name="late", model="mlp", batch=8, lr=0.05, rounds=3, newcomers=0.4)
-CANNOT = {"local", "fedfomo", "fedem", "fedmoe", "adaptive-user-centric"}
+CANNOT = {"local", "fedfomo", "fedem", "fedmoe", "adaptive-user-centric", "fedamp", "pfedgraph"}
 
 
 def two_groups(sizes=(30, 24, 40, 16, 32, 20), permuted=True):

@@ -7,6 +7,8 @@ from ucfl.algorithms.apfl import APFL
 from ucfl.algorithms.cfl import CFL
 from ucfl.algorithms.ditto import Ditto
 from ucfl.algorithms.facts import Facts, Findings
+from ucfl.algorithms.fedala import FedALA
+from ucfl.algorithms.fedamp import FedAMP
 from ucfl.algorithms.fedavg import FedAvg
 from ucfl.algorithms.fedavg_finetune import FedAvgFinetune
 from ucfl.algorithms.fedbabu import FedBABU
@@ -18,9 +20,12 @@ from ucfl.algorithms.fedper import FedPer
 from ucfl.algorithms.fedprox import FedProx
 from ucfl.algorithms.fedrep import FedRep
 from ucfl.algorithms.fl_hc import FLHC
+from ucfl.algorithms.ifca import IFCA
 from ucfl.algorithms.lg_fedavg import LGFedAvg
 from ucfl.algorithms.local import Local
 from ucfl.algorithms.oracle import Oracle
+from ucfl.algorithms.per_fedavg import PerFedAvg
+from ucfl.algorithms.pfedgraph import PFedGraph
 from ucfl.algorithms.pfedme import PFedMe
 from ucfl.algorithms.scaffold import Scaffold
 from ucfl.algorithms.user_centric import ParallelUserCentric, UserCentric
@@ -54,6 +59,11 @@ REGISTRY: dict[str, type[Algorithm]] = {
         FLHC,
         FedAvgFinetune,
         AdaptiveUserCentric,
+        PerFedAvg,
+        FedAMP,
+        IFCA,
+        PFedGraph,
+        FedALA,
     )
 }
 

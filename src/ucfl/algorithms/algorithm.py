@@ -96,7 +96,11 @@ class Algorithm(ABC):
 
     @abstractmethod
     def traffic(self, fed: Federation, state: State) -> Traffic:
-        """What a round sends and computes."""
+        """What a round sends and computes; asked with the state after it."""
+
+    def next_traffic(self, fed: Federation, state: State) -> Traffic:
+        """What the next round will, as deadlines ask; as the last one did, for most."""
+        return self.traffic(fed, state)
 
     def start_traffic(self, fed: Federation, state: State) -> Traffic:
         """What happens once, before the first round; most algorithms have nothing."""

@@ -3,6 +3,7 @@
 from ucfl.collaboration.by_part import MixingByPart
 from ucfl.collaboration.diagnosis import Diagnosis, noise_floor, spread
 from ucfl.collaboration.found import Collaboration, MixedPart
+from ucfl.collaboration.graph import cosines, graph_weights
 from ucfl.collaboration.mixing import Mixing
 from ucfl.collaboration.sketches import sketch
 from ucfl.collaboration.streams import (
@@ -28,9 +29,11 @@ __all__ = [
     "StreamPlan",
     "choose_streams",
     "collaboration_weights",
+    "cosines",
     "distances_between",
     "fixed_streams",
     "gradient_distances",
+    "graph_weights",
     "newcomer_weights",
     "noise_floor",
     "sketch",

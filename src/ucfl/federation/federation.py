@@ -257,17 +257,19 @@ class Federation:
         *,
         hyper: tuple[float, ...] = (),
         repeat: int = 1,
+        share: float = 1.0,
     ) -> tuple[Tensor, ...]:
         """A local loop of an algorithm's own: its state [m, ...] after the round's batches.
 
         ``update(gradient, number, state, constants, hyper)`` is one step of one user, a pure and
         hashable function, where ``gradient(weights, rest)`` is that of its batch and the buffers
-        that come out; each batch is used ``repeat`` times in a row.
+        that come out; each batch is used ``repeat`` times in a row. With a ``share`` below 1, the
+        batches are as many full ones (one at least) as that part of the user's data fills.
         """
         found = self._iterate(
             Own(self.model, update),
             tuple(map(self._theirs, state)),
-            self._drawn(self._plan(training, repeat), t),
+            self._drawn(self._plan(training, repeat, share), t),
             hyper=self.numbers(*hyper),
             constants=(),
             wanted=range(len(state)),
@@ -327,16 +329,18 @@ class Federation:
         """
         return measure(self, theta, self.variance_batch if batch is None else batch)
 
-    def _plan(self, training: LocalTraining, repeat: int = 1) -> Plan:
+    def _plan(self, training: LocalTraining, repeat: int = 1, share: float = 1.0) -> Plan:
         """Made once for each way of training: a device would be waited for."""
         # The rates do not matter here: a schedule of them is one plan.
-        key = training.batch, training.epochs, training.steps, training.last_batch, repeat
+        key = training.batch, training.epochs, training.steps, training.last_batch, repeat, share
         if key not in self._plans:
-            steps = training.steps
+            steps = None if training.steps is None else torch.full_like(self.sizes, training.steps)
+            if share < 1:
+                steps = (share * self.sizes.double() // training.batch).long().clamp(min=1)
             self._plans[key] = Plan.of(
                 self.sizes,
                 torch.full_like(self.sizes, training.batch),
-                None if steps is None else torch.full_like(self.sizes, steps),
+                steps,
                 epochs=training.epochs,
                 last=training.last_batch,
                 keyed=self.model.keyed,
@@ -385,9 +389,9 @@ class Federation:
 
     # -- what it costs ----------------------------------------------------------------------
 
-    def examples(self, training: LocalTraining, repeat: int = 1) -> int:
+    def examples(self, training: LocalTraining, repeat: int = 1, share: float = 1.0) -> int:
         """How many examples the present users train on in a round, in all processes."""
-        each = torch.tensor(self._plan(training, repeat).examples, device=self.device)
+        each = torch.tensor(self._plan(training, repeat, share).examples, device=self.device)
         return self.total(each)
 
     def total(self, counts: Tensor) -> int:

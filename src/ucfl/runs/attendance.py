@@ -71,7 +71,7 @@ class Attendance:
         return asked
 
     def _traffic(self, asked: Tensor, state: State) -> Traffic:
-        return self.algorithm.traffic(self.fed.among(self.mine(asked)), state)
+        return self.algorithm.next_traffic(self.fed.among(self.mine(asked)), state)
 
     def _audience(self, state: State) -> Audience | None:
         """That of all processes, where each knows of its own users."""
