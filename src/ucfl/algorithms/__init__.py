@@ -21,6 +21,7 @@ from ucfl.algorithms.fedprox import FedProx
 from ucfl.algorithms.fedrep import FedRep
 from ucfl.algorithms.fl_hc import FLHC
 from ucfl.algorithms.ifca import IFCA
+from ucfl.algorithms.layered_user_centric import LayeredUserCentric
 from ucfl.algorithms.lg_fedavg import LGFedAvg
 from ucfl.algorithms.local import Local
 from ucfl.algorithms.oracle import Oracle
@@ -59,6 +60,7 @@ REGISTRY: dict[str, type[Algorithm]] = {
         FLHC,
         FedAvgFinetune,
         AdaptiveUserCentric,
+        LayeredUserCentric,
         PerFedAvg,
         FedAMP,
         IFCA,

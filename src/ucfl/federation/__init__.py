@@ -15,6 +15,7 @@ from ucfl.federation.models import (
 )
 from ucfl.federation.objective import OBJECTIVES, Objective, objective
 from ucfl.federation.optimisers import OPTIMISERS
+from ucfl.federation.prototypes import Prototypes
 from ucfl.federation.rates import depends_on_rounds, schedule
 from ucfl.federation.training import LastBatch, LocalTraining, Pull
 
@@ -33,6 +34,7 @@ __all__ = [
     "Memory",
     "Metric",
     "Objective",
+    "Prototypes",
     "Pull",
     "create",
     "default_initialisation",

@@ -78,7 +78,7 @@ def measured(
     sums: list[Tensor] = []
     function = Sums(fed.model, tuple(metrics.values()))
     examples = data.inputs, data.targets, data.real
-    for block in _mapped(fed, function, theta, data, *examples, per_example=False):
+    for block in mapped(fed, function, theta, data, *examples, per_example=False):
         sums = [one + more for one, more in zip(sums, block, strict=True)] if sums else [*block]
     if not sums:  # nobody has an example
         return {name: theta.new_full((fed.m,), torch.nan) for name in metrics}
@@ -97,7 +97,7 @@ def measured_outputs(fed: Federation, outputs: Tensor, data: Examples) -> dict[s
 
 def outputs(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
     """[m, n, ...]: what each user's model says of its own examples, padding included."""
-    parts = [found for (found,) in _mapped(fed, Outputs(fed.model), theta, data, data.inputs)]
+    parts = [found for (found,) in mapped(fed, Outputs(fed.model), theta, data, data.inputs)]
     if not parts:
         return theta.new_zeros(fed.m, 0, *fed.model.output_shape)
     return torch.cat(parts, dim=1)[:, : data.targets.shape[1]]
@@ -106,14 +106,14 @@ def outputs(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
 def example_losses(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
     """[m, n]: the loss of each user's model on each of its own examples; NaN for padding alone."""
     parts = [theta.new_zeros(fed.m, 0)]
-    losses = _mapped(fed, Losses(fed.model), theta, data, data.inputs, data.targets)
+    losses = mapped(fed, Losses(fed.model), theta, data, data.inputs, data.targets)
     parts += [found for (found,) in losses]
     each = torch.cat(parts, dim=1)[:, : data.targets.shape[1]]
     # A model that makes no number of an example fits it not at all.
     return torch.where(data.real, each.nan_to_num(torch.inf, posinf=torch.inf), torch.nan)
 
 
-def _mapped(
+def mapped(
     fed: Federation,
     function: Function,
     theta: Tensor,

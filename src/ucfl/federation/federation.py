@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ucfl.errors import UcflWarning, check_name
 from ucfl.execution import Batches, Options, Precision, Step, Tensors, choose, saved_bytes
-from ucfl.federation import checks, evaluation
+from ucfl.federation import checks, evaluation, prototypes
 from ucfl.federation.divergence import check_finite
 from ucfl.federation.gradients import Gradients, measure
 from ucfl.federation.local import LocalStep, Own
@@ -22,6 +22,7 @@ from ucfl.federation.metrics import Metric
 from ucfl.federation.model import LocalModel
 from ucfl.federation.objective import CLASSIFICATION, Objective
 from ucfl.federation.optimisers import OPTIMISERS
+from ucfl.federation.prototypes import Prototypes
 from ucfl.federation.rows import Rows
 from ucfl.federation.schedule import Batch, Plan
 from ucfl.federation.training import LocalTraining, Pull
@@ -328,6 +329,13 @@ class Federation:
         if below 1, else a number of examples.
         """
         return measure(self, theta, self.variance_batch if batch is None else batch)
+
+    def prototypes(self, theta: Tensor, largest: float | None = None) -> Prototypes:
+        """What each user's training examples look like to its row of Θ, class by class.
+
+        Features are what the model's last layer is given; ``largest`` bounds their length.
+        """
+        return prototypes.measure(self, theta, largest)
 
     def _plan(self, training: LocalTraining, repeat: int = 1, share: float = 1.0) -> Plan:
         """Made once for each way of training: a device would be waited for."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from ucfl.execution import gradient
-from ucfl.federation.layers import KeyedDropout, adapt
+from ucfl.federation.layers import CONVOLUTIONS, KeyedDropout, adapt
 from ucfl.federation.objective import Objective
 from ucfl.federation.rows import Rows
 from ucfl.federation.schedule import Batch
@@ -50,6 +51,30 @@ class LocalModel:
         self.context.real = None
         self.context.key = torch.zeros((), dtype=torch.int64, device=inputs.device)
         return self.call(self.rows.tensors(row[:cut], row[cut:]), inputs)
+
+    def features(self, row: Tensor, inputs: Tensor, positions: int = 0) -> Tensor:
+        """[n, ..., F]: what the last layer is given, or the outputs of a model that does not say.
+
+        The last layer is the part ``head``. Each example has one row of features, the mean over
+        its positions in a sequence or an image, or rows for ``positions`` dimensions of them.
+        """
+        given: list[Any] = []
+        head = self.adapted.get_submodule(self.rows.head)
+        noting = head.register_forward_pre_hook(lambda layer, inputs: given.append(inputs))
+        try:
+            outputs = self.outputs(row, inputs)
+        finally:
+            noting.remove()
+        found = given[0][0] if len(given) == 1 and given[0] else None
+        if not isinstance(found, Tensor) or not found.is_floating_point() or found.dim() < 2:
+            found = outputs
+        elif isinstance(head, CONVOLUTIONS):
+            found = found.movedim(1, -1)
+        wanted = 1 + positions
+        if found.dim() <= wanted or found.shape[:wanted] != outputs.shape[:wanted]:
+            found = outputs.reshape(*outputs.shape[:wanted], -1)
+        spread = tuple(range(wanted, found.dim() - 1))
+        return found.mean(spread) if spread else found
 
     def loss(self, weights: Tensor, rest: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Mean loss on a batch, in training mode, and the buffers that come out."""

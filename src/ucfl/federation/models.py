@@ -14,18 +14,9 @@ from torch import Tensor, nn
 from ucfl.errors import UcflError, unknown
 from ucfl.federation.draws import counter_hash
 from ucfl.federation.federation import Federation
+from ucfl.federation.layers import CONVOLUTIONS
 from ucfl.imports import load
 from ucfl.users.given import OWN_MODEL, ModelSource, model_name
-
-#: Whose first weights are drawn by He's rule.
-CONVOLUTIONS = (
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-)
 
 Shape = tuple[int, ...]
 Factory = Callable[[Shape, int], nn.Module]

@@ -94,6 +94,18 @@ class Rows:
         return {name: list(shape) for name, _, _, shape, _ in self._slots}
 
     @property
+    def head(self) -> str:
+        """The name of the last layer that has trained parameters."""
+        return [layer_of(name) for name, _, end, *_ in self._slots if end <= self.trainable][-1]
+
+    def output_bias(self, outputs: int) -> Part | None:
+        """The columns of the last layer's bias, where it has one for each output."""
+        for name, start, end, *_ in self._slots:
+            if name in ("bias", f"{self.head}.bias") and end - start == outputs:
+                return Part("output bias", ((start, end),), self.size)
+        return None
+
+    @property
     def has_normalisation(self) -> bool:
         """Whether the model has a part ``normalisation``."""
         return any(layer_of(name) in self._normalisations for name, *_ in self._slots)

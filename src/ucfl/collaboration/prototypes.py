@@ -1,0 +1,198 @@
+"""How far apart users' class prototypes are, with the noise of their own estimates taken out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+#: Examples' worth of the class's common variance in every user's own, which rests on few examples.
+COMMON = 2.0
+#: The most of the difference between two groups that may be left once classes are renamed, for
+#: their inputs to count as alike. Groups that differ by names left -0.06 to 0.06, groups that
+#: differ by inputs 0.25 and more (benchmarks/groups.py).
+RENAMED = 0.15
+
+
+@dataclass(frozen=True, eq=False)
+class ClassMeans:
+    """p_ic ``means`` [m, C, F], their ``noise`` [m, C] = v_ic / n_ic, and ``counts`` n_ic [m, C].
+
+    ``noise`` is the variance of a prototype about what infinite data would give, summed over
+    features.
+    """
+
+    means: Floats
+    noise: Floats
+    counts: Floats
+
+    @classmethod
+    def of(cls, means: Any, variances: Any, counts: Any, added: float = 0.0) -> ClassMeans:
+        """From what users send; ``added`` is the variance of noise on each sum of features.
+
+        A variance is that of the user's own examples and of :data:`COMMON` ones of everybody's.
+        """
+        p, v, n = (np.asarray(a, dtype=np.float64) for a in (means, variances, counts))
+        free = np.maximum(n - 1, 0)
+        everyone = (free * v).sum() / max(free.sum(), 1e-300)
+        within = free.sum(0)
+        common = np.where(within > 0, (free * v).sum(0) / np.maximum(within, 1e-300), everyone)
+        shrunk = (free * v + COMMON * common) / (free + COMMON)
+        at_least_one = np.maximum(n, 1)
+        noise = np.where(n > 0, shrunk / at_least_one + added / at_least_one**2, 0.0)
+        return cls(np.where((n > 0)[..., None], p, 0.0), noise, n)
+
+    @classmethod
+    def joined(cls, *samples: ClassMeans) -> ClassMeans:
+        """All users of some samples, in order."""
+        parts = ((s.means, s.noise, s.counts) for s in samples)
+        return cls(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def of_users(self, users: Any) -> ClassMeans:
+        """Some of the users."""
+        return ClassMeans(self.means[users], self.noise[users], self.counts[users])
+
+    @property
+    def there(self) -> NDArray[np.bool_]:
+        """[m, C]: whether a user has the class."""
+        return self.counts > 0
+
+    @cached_property
+    def middle(self) -> Floats:
+        """[C, F]: the mean of each class over everybody's examples."""
+        total = np.maximum(self.counts.sum(0), 1e-300)
+        return np.asarray((self.means * self.counts[..., None]).sum(0) / total[:, None])
+
+    @cached_property
+    def shared(self) -> Floats:
+        """[C, m, m]: ω_c = 1 / (1/n_ic + 1/n_jc), what a class tells of a pair; 0 of oneself."""
+        n = self.counts.T
+        both = (n[:, :, None] > 0) & (n[:, None, :] > 0)
+        inverse = 1 / np.maximum(n, 1e-300)
+        found = np.where(both, 1 / (inverse[:, :, None] + inverse[:, None, :]), 0.0)
+        found[:, np.arange(len(self)), np.arange(len(self))] = 0
+        return np.asarray(found)
+
+    def pairs(self, means: Floats | None = None) -> Pairs:
+        """All pairs of users; of other ``means`` [m, C, F] with the same counts and noise."""
+        p = self.means if means is None else means
+        centred = np.where(self.there[..., None], p - p.mean(0), 0.0).transpose(1, 0, 2)
+        squares = (centred**2).sum(2)
+        gram = centred @ centred.transpose(0, 2, 1)
+        noise = self.noise.T
+        pure = noise[:, :, None] + noise[:, None, :]
+        apart = squares[:, :, None] + squares[:, None, :] - 2 * gram - pure
+        weight = self.shared
+        total = np.einsum("cij,cij->ij", weight, apart)
+        return Pairs(total, weight.sum(0), float(np.einsum("cij,cij->", weight, pure)))
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """d_ij = total_ij / weight_ij: squared distances of prototypes without their noise.
+
+    d_ij = Σ_c ω_c (‖p_ic − p_jc‖² − noise_ic − noise_jc) / Σ_c ω_c over the classes that both have.
+    Its mean is 0 for users who draw from one distribution, whatever their labels are; it may be
+    negative. ``pure`` is the noise of all pairs, weighted alike.
+    """
+
+    total: Floats
+    weight: Floats
+    pure: float
+
+    @property
+    def noise(self) -> float:
+        """The mean noise of a pair."""
+        return self.pure / max(float(self.weight.sum()), 1e-300)
+
+    @property
+    def distances(self) -> Floats:
+        """d_ij; NaN for pairs without a common class."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray(np.where(self.weight > 0, self.total / self.weight, np.nan))
+
+    def spread(self, labels: Labels | None = None) -> float:
+        """The mean d_ij in units of the noise; of pairs inside the groups ``labels``, if given.
+
+        About 0 where users differ by noise alone, 1 where what sets users apart is as large as the
+        noise of what their own data says of it.
+        """
+        inside = 1.0 if labels is None else labels[:, None] == labels[None, :]
+        weight = float((self.weight * inside).sum())
+        if not weight or not self.noise:
+            return 0.0
+        return float((self.total * inside).sum()) / weight / self.noise
+
+    def of_users(self, users: Any) -> Pairs:
+        """Some of the users; the noise of a pair stays the mean of all."""
+        square = np.ix_(users, users)
+        weight = self.weight[square]
+        return Pairs(self.total[square], weight, self.noise * float(weight.sum()))
+
+
+def nearest_groups(apart: Pairs, labels: Labels) -> Labels:
+    """[q]: the group of the m users ``labels`` that each of q others is nearest to.
+
+    ``apart`` has those others in rows, the users in columns. Who shares no class with anybody goes
+    to the largest group.
+    """
+    groups = np.unique(labels)
+    member = (labels[:, None] == groups).astype(np.float64)
+    weight = apart.weight @ member
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.where(weight > 0, (apart.total @ member) / weight, np.inf)
+    nearest = groups[mean.argmin(1)]
+    largest = groups[member.sum(0).argmax()]
+    return np.asarray(np.where(np.isinf(mean).all(1), largest, nearest), dtype=np.int64)
+
+
+def input_groups(sample: ClassMeans, labels: Labels) -> Labels:
+    """[m]: groups of users whose inputs look alike, whatever they call them.
+
+    Two of the groups ``labels`` have the same inputs if renaming one's classes explains their
+    difference: with prototypes of whole groups, the assignment of classes to classes that fits
+    best leaves at most :data:`RENAMED` of the distance under equal names. So do groups without a
+    common class, of which nothing is known.
+    """
+    groups = np.unique(labels)
+    alike = np.eye(len(groups), dtype=bool)
+    whole = [_together(sample.of_users(labels == group)) for group in groups]
+    for a in range(len(groups)):
+        for b in range(a + 1, len(groups)):
+            alike[a, b] = renamed_share(whole[a], whole[b]) <= RENAMED
+    joined = scipy.sparse.csgraph.connected_components(alike, directed=False)[1]
+    return np.asarray(joined[np.searchsorted(groups, labels)], dtype=np.int64)
+
+
+def renamed_share(one: ClassMeans, other: ClassMeans) -> float:
+    """What is left of the distance of two (single) users when classes are renamed to fit best."""
+    p, q = one.means[0], other.means[0]
+    apart = ((p[:, None] - q[None]) ** 2).sum(2) - one.noise[0][:, None] - other.noise[0]
+    there = one.there[0][:, None] & other.there[0]
+    n, m = (np.maximum(each.counts[0], 1e-300) for each in (one, other))
+    weight = np.where(there, 1 / (1 / n[:, None] + 1 / m), 0.0)
+    named = np.diagonal(weight).sum()
+    distance = np.diagonal(weight * apart).sum() / max(named, 1e-300)
+    if not named or distance <= 0:
+        return 0.0
+    rows, columns = (np.flatnonzero(each.there[0]) for each in (one, other))
+    i, j = scipy.optimize.linear_sum_assignment(apart[np.ix_(rows, columns)])
+    i, j = rows[i], columns[j]
+    return float((weight * apart)[i, j].sum() / weight[i, j].sum() / distance)
+
+
+def _together(sample: ClassMeans) -> ClassMeans:
+    """One user with everybody's examples."""
+    counts = sample.counts.sum(0)
+    noise = (sample.noise * sample.counts**2).sum(0) / np.maximum(counts, 1) ** 2
+    return ClassMeans(sample.middle[None], noise[None], counts[None])
