@@ -17,7 +17,7 @@ from ucfl.execution.stacked import Stacked
 #: Steps of all users in a round from which on they are traced; fewer do not pay for the tracing.
 WORTH_TRACING = 16
 #: Batches up to which a CPU stacks users, and how many (measured: benchmarks/chunks.py).
-SMALL_BATCH, STACKED = 32, 10
+SMALL_BATCH, STACKED = 16, 10
 #: Of a GPU's free memory, what stacked users may take.
 SHARE_OF_MEMORY = 0.5
 
