@@ -171,3 +171,11 @@ def test_the_forecast_knows_what_methods_cost(tmp_path):
         "1 of 4 cells are there, 3 to do; 2 of them will take about 36 s; "
         "nothing finished tells how long 1 will take."
     )
+
+
+def test_a_cell_from_before_an_option_was_there_is_read(tmp_path):
+    store, record = Store(tmp_path), full()
+    cell, facts = Cell.of(record), record.algorithm
+    some = dict(list(facts.hyper_parameters.items())[1:])
+    store.save(cell, replace(record, algorithm=replace(facts, hyper_parameters=some)))
+    assert store.load(cell) is not None

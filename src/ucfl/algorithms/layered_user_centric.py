@@ -12,10 +12,11 @@ from torch import Tensor
 
 from ucfl import distributed
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
+from ucfl.algorithms.sampled import sampled
 from ucfl.collaboration import Collaboration, MixedPart, Mixing, MixingByPart, sketch
 from ucfl.collaboration.groups import Groups, find_groups
 from ucfl.collaboration.priors import concentration, log_priors, shifts
-from ucfl.collaboration.prototypes import ClassMeans, Pairs, input_groups, nearest_groups
+from ucfl.collaboration.prototypes import ClassMeans, input_groups, nearest_groups
 from ucfl.errors import UcflError
 from ucfl.federation import Federation, Prototypes, Pull, draws
 from ucfl.options import NotNegative
@@ -121,9 +122,7 @@ class LayeredUserCentric(Algorithm):
         """
         new, sample = self._sample(arrivals, alone=True)[0], self._sample(fed)[0]
         labels = distributed.gathered(tensor(state, "groups")).cpu().numpy()
-        pairs, q = ClassMeans.joined(new, sample).pairs(), len(new)
-        apart = Pairs(pairs.total[:q, q:], pairs.weight[:q, q:], pairs.pure)
-        nearest = nearest_groups(apart, labels)
+        nearest = nearest_groups(new.pairs_with(sample), labels)
         first = [int(np.flatnonzero(labels == group)[0]) for group in nearest]
         common = self._with_prior(fed, state, tensor(state, "theta"), -1)
         theta = Mixing.of_one(torch.tensor(first, device=fed.device), fed.sizes) @ common
@@ -221,10 +220,7 @@ class LayeredUserCentric(Algorithm):
         found = found or fed.prototypes(fed.initial())
         if self.sketch:
             found = sketched(found, self.sketch, fed.seed)
-        everyone = (lambda rows: rows) if alone else distributed.gathered
-        parts = (found.means, found.variances, found.counts)
-        means, variances, counts = (everyone(part).cpu() for part in parts)
-        return ClassMeans.of(means, variances, counts, added), found.numbers
+        return sampled(found, added=added, alone=alone), found.numbers
 
     def _with_prior(self, fed: Federation, state: State, theta: Tensor, sign: int = 1) -> Tensor:
         """Rows with their users' priors added to the outputs' bias, or taken away from it."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ucfl import distributed
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
+from ucfl.algorithms.sampled import sampled
 from ucfl.collaboration import (
     Collaboration,
     Diagnosis,
@@ -43,12 +44,15 @@ class UserCentric(Algorithm):
 
     ``streams``: ``all`` (one per user), ``auto`` (the silhouette decides, Algorithm 2) or k.
     ``variance_batch``: n_k of eq. 9; None takes the scenario's. ``sketch``: how many numbers a user
-    sends of its gradient in the collaboration round (0: all), see :func:`sketch`.
+    sends of its gradient in the collaboration round (0: all), see :func:`sketch`. ``likeness``:
+    what W is made of, the paper's gradients or class prototypes, whose distances are blind to which
+    labels users have (:meth:`Pairs.kernel`); n_k is the kernel's width with either.
     """
 
     streams: Annotated[int, Field(ge=1, le=1_000_000)] | Literal["all", "auto"] = "all"
     variance_batch: VarianceBatch | None = None
     sketch: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
+    likeness: Literal["gradients", "prototypes"] = "gradients"
 
     name: ClassVar[str] = "user-centric"
     reference: ClassVar[str] = "paper, Algorithms 1 and 2"
@@ -67,6 +71,10 @@ class UserCentric(Algorithm):
         m = len(distributed.gathered(fed.sizes))
         if isinstance(self.streams, int) and self.streams > m:
             raise UcflError(f"{self.streams} streams do not fit {m} users; choose 1..{m}.")
+        if self.sketch and self.likeness == "prototypes":
+            raise UcflError(
+                "a sketch is one of gradients, and likeness=prototypes sends none; leave one out."
+            )
         if self.sketch > fed.rows.size:
             raise UcflError(
                 f"a sketch of {self.sketch} numbers is longer than the model's {fed.rows.size}; "
@@ -74,23 +82,16 @@ class UserCentric(Algorithm):
             )
 
     def start(self, fed: Federation) -> State:
-        """The collaboration round: gradients at θ⁰ decide who learns from whom."""
+        """The collaboration round: gradients, or prototypes, at θ⁰ decide who learns from whom."""
         theta = fed.initial()
-        found = fed.collaboration_round(theta, self.variance_batch)
-        _warn_of_single_batches(fed, found)
-        sent = sketch(found.full, self.sketch, fed.seed) if self.sketch else found.full
-        full, variances, sizes, batches = (
-            distributed.gathered(part) for part in (sent, found.variances, fed.sizes, found.batches)
-        )
-        weights = distributed.agreed(collaboration_weights(full, variances, sizes))
-        m = len(sizes)
+        weights, apart, sent = self._measured(fed)
+        m = len(weights)
         every = self.streams == "auto" and m <= EVERY_K
         cap = m if every else min(m, MOST_STREAMS)
         plan = suggested = choose_streams(weights, max_streams=cap, seed=fed.seed)
         if self.streams != "auto":
             count = m if self.streams == "all" else self.streams
             plan = fixed_streams(weights, count, seed=fed.seed)
-        apart = spread(gradient_distances(full), noise_floor(variances, batches))
         diagnosis = Diagnosis(m, apart, suggested.count, suggested.silhouettes[suggested.count])
         if m > 1 and not diagnosis.separates:
             warnings.warn(str(diagnosis), UcflWarning, stacklevel=2)
@@ -103,7 +104,31 @@ class UserCentric(Algorithm):
             "silhouettes": torch.tensor(list(suggested.silhouettes.values())),
             "spread": apart,
             "suggested": suggested.count,
+            "sent": sent,
         }
+
+    def _measured(self, fed: Federation) -> tuple[Tensor, float, int]:
+        """W, how far users are apart over their noise (1: by noise), numbers that each sends."""
+        if self.likeness == "prototypes":
+            prototypes = fed.prototypes(fed.initial())
+            pairs, sizes = sampled(prototypes).pairs(), distributed.gathered(fed.sizes)
+            rows = torch.from_numpy(pairs.kernel(sizes.cpu().numpy(), self._width(fed, sizes)))
+            return distributed.agreed(rows.to(fed.device)), 1 + pairs.spread(), prototypes.numbers
+        found = fed.collaboration_round(fed.initial(), self.variance_batch)
+        _warn_of_single_batches(fed, found)
+        sent = sketch(found.full, self.sketch, fed.seed) if self.sketch else found.full
+        full, variances, sizes, batches = (
+            distributed.gathered(part) for part in (sent, found.variances, fed.sizes, found.batches)
+        )
+        weights = distributed.agreed(collaboration_weights(full, variances, sizes))
+        apart = spread(gradient_distances(full), noise_floor(variances, batches))
+        return weights, apart, sent.shape[1]
+
+    def _width(self, fed: Federation, sizes: Tensor) -> float:
+        """h = N / n_k − 1, as eq. 7's (see :func:`kernel`)."""
+        batch = fed.variance_batch if self.variance_batch is None else self.variance_batch
+        share = batch if batch < 1 else batch / float(sizes.double().mean())
+        return max(1 / share - 1, 1.0)
 
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Train everywhere, mix."""
@@ -115,6 +140,22 @@ class UserCentric(Algorithm):
 
         Its row needs its gradient at θ⁰ beside the users', which are measured again here.
         """
+        weights, mixing = self._newcomer_rows(fed, arrivals), self.mixing(state)
+        streams = distributed.gathered(mixing.streams.T.contiguous()).T
+        labels = distributed.gathered(mixing.labels)
+        stream = torch.cdist(weights, streams).argmin(1)
+        listener = (stream[:, None] == labels).long().argmax(1)
+        return Mixing.of_one(listener, fed.sizes) @ self.models(state)
+
+    def _newcomer_rows(self, fed: Federation, arrivals: Federation) -> Tensor:
+        """[q, m]: rows of W for who comes later."""
+        if self.likeness == "prototypes":
+            new, users = (one.prototypes(one.initial()) for one in (arrivals, fed))
+            sizes = distributed.gathered(fed.sizes)
+            between = sampled(new, alone=True).pairs_with(sampled(users))
+            width = self._width(fed, sizes)
+            rows = torch.from_numpy(between.kernel(sizes.cpu().numpy(), width, own=False))
+            return rows.to(fed.device)
         theirs = arrivals.collaboration_round(arrivals.initial(), self.variance_batch)
         ours = fed.collaboration_round(fed.initial(), self.variance_batch)
         sent = [
@@ -123,22 +164,17 @@ class UserCentric(Algorithm):
         ]
         apart = distributed.gathered(distances_between(*sent).T).T
         variances, sizes = (distributed.gathered(p) for p in (ours.variances, fed.sizes))
-        weights = newcomer_weights(apart, theirs.variances, variances, sizes)
-        mixing = self.mixing(state)
-        streams = distributed.gathered(mixing.streams.T.contiguous()).T
-        labels = distributed.gathered(mixing.labels)
-        stream = torch.cdist(weights, streams).argmin(1)
-        listener = (stream[:, None] == labels).long().argmax(1)
-        return Mixing.of_one(listener, fed.sizes) @ self.models(state)
+        return newcomer_weights(apart, theirs.variances, variances, sizes)
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """A broadcast per stream, one model up per user."""
         return Traffic(down=self.mixing(state).among(fed.present).sent, up=1)
 
     def start_traffic(self, fed: Federation, state: State) -> Traffic:
-        """θ⁰ down, a gradient as large as the model (or its sketch) up, one pass over the data."""
-        up = self.sketch / fed.rows.size if self.sketch else 1
-        return Traffic(down=1, up=up, work=fed.work(fed.total(fed.sizes)))
+        """θ⁰ down; a gradient (or its sketch), or prototypes up; one pass over the data."""
+        forward = self.likeness == "prototypes"
+        work = fed.forward_work("train") if forward else fed.work(fed.total(fed.sizes))
+        return Traffic(down=1, up=int(state["sent"]) / fed.rows.size, work=work)
 
     def describe(self, state: State) -> str:
         """What the collaboration round found, in plain words."""

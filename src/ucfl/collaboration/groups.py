@@ -62,10 +62,10 @@ def find_groups(sample: ClassMeans, seed: int = 0) -> Groups:
     pairs = sample.pairs()
     if m > SOUGHT:
         others = np.setdiff1d(np.arange(m), sought)
-        apart = Pairs(pairs.total[:, sought], pairs.weight[:, sought], pairs.pure)
         everyone = np.zeros(m, dtype=np.int64)
         everyone[sought] = labels
-        everyone[others] = nearest_groups(apart, labels)[others]
+        apart = sample.of_users(others).pairs_with(some)
+        everyone[others] = nearest_groups(apart, labels)
         labels = everyone
     return Groups(labels, p_value, pairs.spread(labels))
 

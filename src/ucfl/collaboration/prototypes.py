@@ -49,12 +49,6 @@ class ClassMeans:
         noise = np.where(n > 0, shrunk / at_least_one + added / at_least_one**2, 0.0)
         return cls(np.where((n > 0)[..., None], p, 0.0), noise, n)
 
-    @classmethod
-    def joined(cls, *samples: ClassMeans) -> ClassMeans:
-        """All users of some samples, in order."""
-        parts = ((s.means, s.noise, s.counts) for s in samples)
-        return cls(*(np.concatenate(each) for each in zip(*parts, strict=True)))
-
     def __len__(self) -> int:
         return len(self.counts)
 
@@ -94,7 +88,15 @@ class ClassMeans:
         apart = squares[:, :, None] + squares[:, None, :] - 2 * gram - pure
         weight = self.shared
         total = np.einsum("cij,cij->ij", weight, apart)
-        return Pairs(total, weight.sum(0), float(np.einsum("cij,cij->", weight, pure)))
+        return Pairs(total, weight.sum(0), np.einsum("cij,cij->ij", weight, pure))
+
+    def pairs_with(self, others: ClassMeans) -> Pairs:
+        """Each of these users (rows) with each of some others (columns)."""
+        parts = ((s.means, s.noise, s.counts) for s in (self, others))
+        both = ClassMeans(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+        found = both.pairs()
+        place = np.ix_(range(len(self)), range(len(self), len(both)))
+        return Pairs(found.total[place], found.weight[place], found.pure[place])
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,17 +105,17 @@ class Pairs:
 
     d_ij = Σ_c ω_c (‖p_ic − p_jc‖² − noise_ic − noise_jc) / Σ_c ω_c over the classes that both have.
     Its mean is 0 for users who draw from one distribution, whatever their labels are; it may be
-    negative. ``pure`` is the noise of all pairs, weighted alike.
+    negative. ``pure`` [m, m] is the noise that was taken out, weighted alike.
     """
 
     total: Floats
     weight: Floats
-    pure: float
+    pure: Floats
 
     @property
     def noise(self) -> float:
         """The mean noise of a pair."""
-        return self.pure / max(float(self.weight.sum()), 1e-300)
+        return float(self.pure.sum()) / max(float(self.weight.sum()), 1e-300)
 
     @property
     def distances(self) -> Floats:
@@ -133,11 +135,19 @@ class Pairs:
             return 0.0
         return float((self.total * inside).sum()) / weight / self.noise
 
-    def of_users(self, users: Any) -> Pairs:
-        """Some of the users; the noise of a pair stays the mean of all."""
-        square = np.ix_(users, users)
-        weight = self.weight[square]
-        return Pairs(self.total[square], weight, self.noise * float(weight.sum()))
+    def kernel(self, sizes: Floats, width: float, *, own: bool = True) -> Floats:
+        """w_ij ∝ n_j exp(−d_ij / (h noise_ij)): eq. 7 with prototypes in the place of gradients.
+
+        h is ``width``. Rows sum to one; where two users have no class in common, nothing is known,
+        and they count as far apart as the mean of all. ``own``: rows and columns are the same
+        users, each at a distance of 0 from itself.
+        """
+        everyone = max(float(self.total.sum()), 0.0) / max(float(self.pure.sum()), 1e-300)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            apart = np.where(self.pure > 0, np.maximum(self.total, 0) / self.pure, everyone)
+        if own:
+            np.fill_diagonal(apart, 0.0)
+        return np.asarray(scipy.special.softmax(np.log(sizes) - apart / width, axis=1))
 
 
 def nearest_groups(apart: Pairs, labels: Labels) -> Labels:

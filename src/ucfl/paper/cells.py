@@ -166,9 +166,11 @@ class Store:
         if not file.exists():
             return None
         record = _read(file)
-        # A label leaves defaults out, and defaults may have changed since.
+        # A label leaves defaults out, and defaults may have changed since. An option that came
+        # later is at its default, or the label would have it.
         meant = algorithms.find(cell.entry.algorithm).facts.hyper_parameters
-        if Cell.of(record).name != cell.name or record.algorithm.hyper_parameters != meant:
+        own = {**meant, **record.algorithm.hyper_parameters}
+        if Cell.of(record).name != cell.name or own != meant:
             raise UcflError(f"the cell {file} was made with other settings; remove it.")
         return replace(record, scenario=cell.entry.scenario)
 

@@ -1,0 +1,202 @@
+"""Layered user-centric learning: what it reduces to, what it decides, what it sends."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import adjusted_rand_score
+
+import ucfl
+from algorithms.loops import after
+from conftest import close, make_federation, make_users
+from ucfl.algorithms import find
+from ucfl.algorithms.layered_user_centric import feature_length, noised
+from ucfl.collaboration import Mixing
+from ucfl.errors import UcflError
+from ucfl.federation import Pull
+from ucfl.runs import federation
+from ucfl.users import SCENARIOS, Users
+
+ROTATED = SCENARIOS["rotated-mnist"].change({"rounds": 2, "batch": 32})
+PERMUTED = ROTATED.change({"name": "permuted", "rotations": (), "permute_labels": True})
+LABELS = ROTATED.change(
+    {"name": "labels", "rotations": (), "groups": 1, "split": "dirichlet", "alpha": 0.3}
+)
+SHIFTED = PERMUTED.change({"split": "dirichlet", "alpha": 0.5})
+
+
+def started(scenario, name="layered-user-centric", seed=0):
+    fed, algorithm = federation(scenario, seed), find(name)
+    return fed, algorithm, algorithm.start(fed)
+
+
+def test_told_the_groups_and_nothing_else_it_is_the_oracle():
+    fed = make_federation(make_users([20, 7, 13, 9], groups=[0, 0, 1, 1]))
+    name = "layered-user-centric:groups=told:body=groups:prior=false:personal_model=never"
+    assert torch.equal(after(name, fed, 3)[1]["theta"], after("oracle", fed, 3)[1]["theta"])
+
+
+def test_with_a_model_of_everyones_own_and_no_groups_it_is_ditto():
+    fed = make_federation(make_users([20, 7, 13]))
+    name = "layered-user-centric:prior=false:personal_model=always"
+    ours, dittos = after(name, fed, 3), after("ditto", fed, 3)
+    assert torch.equal(ours[0].models(ours[1]), dittos[0].models(dittos[1]))
+
+
+def test_users_alike_are_fedavg_to_the_bit():
+    fed, algorithm, state = started(SCENARIOS["rotated-mnist"].change(
+        {"rotations": (), "groups": 1, "batch": 32}))  # fmt: skip
+    assert not state["prior"].any()
+    mine, theirs = algorithm.round(fed, state, 1), find("fedavg").start(fed)
+    assert torch.equal(mine["theta"], find("fedavg").round(fed, theirs, 1)["theta"])
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize(
+    ("scenario", "groups", "bodies", "prior"),
+    [(ROTATED, 4, 4, False), (PERMUTED, 4, 1, False), (LABELS, 1, 1, True), (SHIFTED, 4, 1, True)],
+    ids=lambda value: getattr(value, "name", value),
+)
+@pytest.mark.filterwarnings("ignore::ucfl.UcflWarning")
+def test_what_prototypes_decide(scenario, groups, bodies, prior, seed):
+    fed, algorithm, state = started(scenario, seed=seed)
+    assert len(state["groups"].unique()) == groups
+    assert len(state["inputs"].unique()) == bodies
+    assert bool(state["prior"].any()) == prior
+    assert "personal" not in state
+    if fed.groups is not None:
+        assert adjusted_rand_score(fed.groups, state["groups"]) == 1
+    share, traffic = fed.part("head").share, algorithm.traffic(fed, state)
+    assert traffic.down == pytest.approx(bodies * (1 - share) + groups * share)
+    assert (traffic.up, traffic.work) == (1, 1)
+
+
+def test_users_who_differ_by_degrees_have_models_of_their_own():
+    """Each has its own offset of all inputs: no groups, and far more than noise."""
+    rng = np.random.default_rng(0)
+    patterns = rng.normal(size=(3, 12))
+
+    def pair(offset):
+        y = rng.integers(0, 3, 60)
+        return patterns[y] + 2 * offset + 0.3 * rng.normal(size=(60, 12)), y
+
+    users = Users.from_arrays([pair(rng.normal(size=12)) for _ in range(12)], classes=3)
+    fed, algorithm = make_federation(users), find("layered-user-centric")
+    state = algorithm.start(fed)
+    assert len(state["groups"].unique()) == 1
+    assert state["spread"] > 1
+    assert algorithm.traffic(fed, state).work == 2
+    assert "a model of its own" in algorithm.describe(state)
+    away = torch.tensor([True] * 11 + [False])
+    after = algorithm.round(fed.among(away), state, 1)
+    assert torch.equal(after["personal"][11], state["personal"][11])
+    assert not torch.equal(after["personal"][0], state["personal"][0])
+
+
+@pytest.mark.filterwarnings("ignore::ucfl.UcflWarning")
+def test_rounds_are_those_of_a_loop_by_hand():
+    """Bodies over everyone, heads in the groups, and a bias that keeps everyone's prior."""
+    fed, algorithm, state = started(SHIFTED, seed=3)
+    prior, groups = state["prior"], state["groups"]
+    bias = slice(fed.rows.size - 10, fed.rows.size)
+    head = fed.part("head").mask
+    theta = fed.initial().clone()
+    theta[:, bias] += prior
+    assert torch.equal(theta, state["theta"])
+    for t in (1, 2):
+        state = algorithm.round(fed, state, t)
+        local = fed.train(theta, t)
+        local[:, bias] -= prior
+        theta = torch.empty_like(local)
+        sizes = fed.sizes.double()
+        for user in range(fed.m):
+            inside = (groups == groups[user]) * sizes
+            theta[user, ~head] = ((sizes / sizes.sum()).float() @ local)[~head]
+            theta[user, head] = ((inside / inside.sum()).float() @ local)[head]
+        theta[:, bias] += prior
+        assert close(state["theta"], theta, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::ucfl.UcflWarning")
+def test_the_collaboration_round_costs_prototypes_and_not_a_model():
+    fed, algorithm, state = started(SHIFTED, seed=3)
+    start = algorithm.start_traffic(fed, state)
+    assert start.up * fed.rows.size == pytest.approx(10 * (84 + 2))
+    assert start.down == pytest.approx(1 + 4 * 11 / fed.rows.size)
+    assert start.work == pytest.approx(1 / 3, rel=0.2)  # the last batch is dropped in training
+
+
+@pytest.mark.parametrize("form", ["sketch=24", "noise=0.5", "noise=0.5:sketch=40"])
+@pytest.mark.parametrize("seed", [3, 4])
+def test_sketched_and_noised_prototypes_find_the_groups_too(form, seed):
+    fed, _, state = started(ROTATED, f"layered-user-centric:{form}", seed)
+    assert adjusted_rand_score(fed.groups, state["groups"]) == 1
+    sent = 10 * (40 + 2) if "40" in form else 10 * (24 + 2) if "24" in form else 10 * (84 + 2)
+    assert state["sent"] == sent
+
+
+def test_noise_is_as_large_as_it_says_and_the_same_again():
+    fed = make_federation(make_users([400] * 30))
+    length = feature_length(fed)
+    clean = fed.prototypes(fed.initial(), length)
+    one, again = (noised(clean, fed, 2.0, length) for _ in range(2))
+    assert torch.equal(one.means, again.means)
+    sums = (one.means * one.counts[..., None] - clean.means * clean.counts[..., None]) / length
+    assert float(sums.std()) == pytest.approx(2.0, rel=0.1)
+    assert float((one.counts - clean.counts).std()) == pytest.approx(2.0, rel=0.25)
+
+
+@pytest.mark.filterwarnings("ignore::ucfl.UcflWarning")
+def test_a_newcomer_gets_its_groups_model_with_its_own_prior():
+    users = SHIFTED.build(3)
+    keep = [i for i in range(20) if i % 5]
+    fed, algorithm = federation(SHIFTED, 3, users=users.select(keep)), find("layered-user-centric")
+    state = algorithm.start(fed)
+    state = algorithm.round(fed, state, 1)
+    late = fed.of(users.select([0, 5, 10, 15]))
+    found = algorithm.newcomers(fed, state, late)
+    bias = fed.rows.size - 10
+    for row, group in zip(found, late.groups, strict=True):
+        member = int(torch.nonzero(fed.groups == group)[0, 0])
+        assert torch.equal(row[:bias], state["theta"][member, :bias])
+        assert not torch.equal(row[bias:], state["theta"][member, bias:])
+
+
+@pytest.mark.filterwarnings("ignore::ucfl.UcflWarning")
+@pytest.mark.parametrize(
+    "objective", [ucfl.Objective(lambda out, y: torch.nn.functional.cross_entropy(
+        out, y, reduction="none"), {}, "mine", "classes")])  # fmt: skip
+def test_nothing_is_added_to_outputs_whose_meaning_is_not_known(objective):
+    users = LABELS.build(0)
+    fed = federation(LABELS, 0, users=users)
+    own = type(fed)(users, fed.module(fed.initial()[0]), objective=objective)
+    assert "prior" not in find("layered-user-centric").start(own)
+
+
+def test_mistakes_are_told():
+    fed = make_federation(make_users([9, 9]))
+    with pytest.raises(UcflError, match="groups=told needs"):
+        find("layered-user-centric:groups=told").check(fed)
+    with pytest.raises(UcflError, match="no shorter than the 64 features"):
+        find("layered-user-centric:sketch=64").start(fed)
+    with pytest.raises(UcflError, match="a sketch is one of gradients"):
+        find("user-centric:likeness=prototypes:sketch=10").check(fed)
+
+
+@pytest.mark.filterwarnings("ignore::ucfl.UcflWarning")
+@pytest.mark.parametrize("seed", [3, 4])
+def test_the_papers_method_with_prototypes_sees_groups_that_gradients_do_not(seed):
+    """Permuted labels under label shift: prototypes are blind to which labels users have."""
+    fed, _, state = started(SHIFTED, "user-centric:likeness=prototypes:streams=auto", seed)
+    assert adjusted_rand_score(fed.groups, state["labels"]) == 1
+    gradients = started(SHIFTED, "user-centric:streams=auto", seed)[2]
+    assert adjusted_rand_score(fed.groups, gradients["labels"]) < 0.5
+    assert state["sent"] == 10 * 86
+
+
+def test_the_pull_of_a_personal_model_is_towards_what_its_user_received():
+    fed = make_federation(make_users([20, 7, 13]))
+    name = "layered-user-centric:personal_model=always:prior=false:strength=0.7"
+    _, state = after(name, fed, 1)
+    theta = fed.initial()
+    assert torch.equal(state["personal"], fed.train(theta, 1, Pull(0.7, towards=theta)))
+    assert close(state["theta"], Mixing.average(fed.sizes) @ fed.train(theta, 1), atol=1e-12)
