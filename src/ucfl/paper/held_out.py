@@ -25,8 +25,23 @@ TOLD = "oracle"
 MAIN = (TOLD, "fedavg", "local", "ditto", "cfl", "user-centric", "layered-user-centric")
 #: Other settings of registered methods.
 VARIANTS = ("user-centric:streams=auto",)
-#: A round trains every user's model everywhere.
-LEFT_OUT = ("parallel-user-centric",)
+#: The layered method with a part of it left out or told, and its measure alone: what each part is
+#: worth. Not ranked: they are no methods of their own.
+LAYERED = "layered-user-centric"
+PARTS = {
+    f"{LAYERED}:prior=False": "no priors",
+    f"{LAYERED}:body=all": "one body for all",
+    f"{LAYERED}:body=groups": "bodies of groups",
+    f"{LAYERED}:body=all:head=all": "no groups, priors alone",
+    f"{LAYERED}:personal_model=never": "no own models",
+    f"{LAYERED}:personal_model=always": "own models always",
+    f"{LAYERED}:body=all:prior=False:personal_model=never:groups=told": "told groups, one body",
+    f"{LAYERED}:groups=told": "told groups",
+    "user-centric:likeness=prototypes": "the paper's method, by prototypes",
+}
+#: A round of the one trains every user's model everywhere; the other needs normalisation layers, and
+#: the federations' models have none.
+LEFT_OUT = ("parallel-user-centric", "fedbn")
 
 
 @dataclass(frozen=True)
@@ -189,6 +204,11 @@ def other_methods() -> list[str]:
     """All other methods that are registered, and the variants."""
     names = [name for name in REGISTRY if name not in (*MAIN, *LEFT_OUT)]
     return [*VARIANTS, *names]
+
+
+def needs_groups(algorithm: str) -> bool:
+    """Whether it must be told the true groups."""
+    return algorithm == TOLD or "groups=told" in algorithm
 
 
 def seeds(algorithm: str) -> tuple[int, ...]:

@@ -168,7 +168,7 @@ def _crossed(
         form.entry(scenario, name)
         for scenario in scenarios
         for name in names
-        if name != "oracle" or form.scenarios[scenario].groups > 1
+        if not held_out.needs_groups(name) or form.scenarios[scenario].groups > 1
     ]
 
 
@@ -261,7 +261,7 @@ def _beyond(form: Form) -> list[Entry]:
 
 
 def _held_out(form: Form) -> list[Entry]:
-    methods = [*held_out.main_methods(), *held_out.other_methods()]
+    methods = [*held_out.main_methods(), *held_out.other_methods(), *held_out.PARTS]
     return _crossed(form, methods, held_out.FEDERATIONS)
 
 

@@ -50,9 +50,10 @@ def results(form: Form, measured: Measured) -> dict[str, dict[str, Sequence[Reco
 
 
 def methods(found: Results, *, main: bool = False) -> list[str]:
-    """All of them, or the main ones."""
+    """All of them, or the main ones; what is a part of a method is none."""
     every = dict.fromkeys(name for each in found.values() for name in each)
-    return [name for name in every if not main or name in held_out.MAIN]
+    chosen = held_out.MAIN if main else [name for name in every if name not in held_out.PARTS]
+    return [name for name in every if name in chosen]
 
 
 def found_groups(record: Record) -> NDArray[np.int64] | None:
@@ -178,6 +179,31 @@ def every_method(found: Results, who: str) -> Table:
     return Table(f"All methods: {said}", ("method", *found), lines)
 
 
+def parts(found: Results) -> Table:
+    """The layered method with its parts left out or told, over the seeds that all of them have."""
+    names = [held_out.LAYERED, *held_out.PARTS]
+    lines = []
+    for federation, each in found.items():
+        there = {name: each[name] for name in names if each.get(name)}
+        own = there.get(held_out.LAYERED, ())
+        lines.append([federation, *(_beside(own, each.get(name)) for name in names)])
+    heads = ("federation", "layered", *held_out.PARTS.values())
+    note = "With the seeds that both have; in brackets, the difference to the layered method."
+    return Table("What each part is worth: mean over users in %", heads, lines, note)
+
+
+def _beside(own: Sequence[Record], other: Sequence[Record] | None) -> str:
+    """A mean, and its difference to the method's on the same seeds; nothing where it cannot be."""
+    if other is None:
+        return ""
+    mine = {r.seed: r.value("mean", "best") for r in own}
+    both = [(mine[r.seed], r.value("mean", "best")) for r in other if r.seed in mine]
+    if not both:
+        return "–"
+    first, second = np.mean(both, axis=0)
+    return f"{second:.1f}" + ("" if own is other else f" ({second - first:+.1f})")
+
+
 def group_finding(found: Results) -> Table:
     """The number of groups by seed, and the mean adjusted Rand index with the true ones."""
     finders = [
@@ -237,6 +263,7 @@ HELD_OUT: dict[str, Callable[[Results], Table]] = {
     "ranks-main": lambda found: average_ranks(found, main=True),
     "ranks": average_ranks,
     "groups": group_finding,
+    "parts": parts,
     "air": air,
     "all-mean": lambda found: every_method(found, "mean"),
     "all-worst": lambda found: every_method(found, "worst"),
