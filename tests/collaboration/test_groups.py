@@ -5,7 +5,7 @@ import pytest
 import scipy
 from sklearn.metrics import adjusted_rand_score
 
-from collaboration.test_prototypes import FEATURES, drawn
+from collaboration.test_class_means import FEATURES, drawn
 from ucfl.collaboration import groups
 from ucfl.collaboration.groups import find_groups, linkage, split, tightness
 from ucfl.collaboration.prototypes import Pairs
