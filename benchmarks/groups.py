@@ -1,4 +1,4 @@
-"""How often the layered method's tests err: groups, bodies, priors and own models, without training.
+"""How often the layered method's tests err: groups, bodies, priors, own models; no training.
 
 Run with: python benchmarks/groups.py [seeds]
 Federations of kinds that it was developed on and of others, all with seeds that nothing was chosen

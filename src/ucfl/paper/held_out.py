@@ -39,8 +39,8 @@ PARTS = {
     f"{LAYERED}:groups=told": "told groups",
     "user-centric:likeness=prototypes": "the paper's method, by prototypes",
 }
-#: A round of the one trains every user's model everywhere; the other needs normalisation layers, and
-#: the federations' models have none.
+#: A round of the one trains every user's model everywhere; the other needs normalisation layers,
+#: which the federations' models do not have.
 LEFT_OUT = ("parallel-user-centric", "fedbn")
 
 
