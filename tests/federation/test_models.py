@@ -16,7 +16,7 @@ from ucfl.federation import (
 )
 
 
-@pytest.mark.parametrize("name", MODELS.keys() - {"cnn1d"})
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "cnn1d"])
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32)])
 def test_models_take_images_and_give_one_score_per_class(name, shape):
     model = create(name, shape, 7)
