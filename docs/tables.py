@@ -33,6 +33,7 @@ PAGES = [
     ROOT / "docs" / "speed.md",
     ROOT / "docs" / "last-batch.md",
     ROOT / "docs" / "algorithms" / "adaptive-user-centric.md",
+    ROOT / "docs" / "algorithms" / "layered-user-centric.md",
     RESULTS / "README.md",
     RESULTS / "held-out.md",
 ]
@@ -148,6 +149,24 @@ def held_out(name: str) -> str:
 def held_out_rule() -> str:
     """How the held-out set's methods are ranked."""
     return "\n".join(f"- {line}" for line in standings.RULE)
+
+
+def group_errors() -> str:
+    """How often the layered method's tests err, without training."""
+    found = json.loads((BENCHMARKS / "groups.json").read_text())
+    heads = ["federations", "seeds", "true k", "right k", "rand index", "right bodies", "priors"]
+    rows = [
+        [
+            row["what"],
+            *(str(row[key]) for key in ("seeds", "groups", "right_k")),
+            f"{row['rand_index']:.3f}",
+            *(str(row[key]) for key in ("right_bodies", "priors", "own_models")),
+            " to ".join(f"{value:.2f}" for value in row["spread"]),
+        ]
+        for row in found["rows"]
+    ]
+    table = tables.markdown([*heads, "own models", "spread inside groups"], rows)
+    return f"{table}\n\n(`{found['command']}`)"
 
 
 def machines() -> str:
@@ -334,6 +353,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "versions-gpu": benchmark("versions-gpu", VERSIONS),
     "participation-cpu": benchmark("participation-cpu", PARTICIPATION),
     "participation-gpu": benchmark("participation-gpu", PARTICIPATION),
+    "groups-error": group_errors,
     "last-batch": last_batch,
     "rotated-mnist": rotated_mnist,
     "grid": grid,

@@ -13,6 +13,7 @@ METHODS = {
     "oracle": ("#565656", "#b9bec6"),
     "parallel-user-centric": ("#2f9bd8", "#8fd3ff"),
     "adaptive-user-centric": ("#332288", "#a394f0"),
+    "layered-user-centric": ("#c2185b", "#ff7fae"),
     "fedprox": ("#c05a92", "#e79ac4"),
     "scaffold": ("#b57b00", "#f0b840"),
     "ditto": ("#882255", "#d878ab"),
