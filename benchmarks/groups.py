@@ -17,7 +17,7 @@ import numpy as np
 from side_by_side import RESULTS
 from sklearn.metrics import adjusted_rand_score
 
-from ucfl.algorithms.sampled import sampled
+from ucfl.algorithms.sampled import NETWORKS, sampled, untrained
 from ucfl.collaboration.groups import find_groups
 from ucfl.collaboration.priors import log_priors
 from ucfl.collaboration.prototypes import input_groups
@@ -60,14 +60,14 @@ def found(scenario: Scenario, seed: int) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UcflWarning)
         fed = federation(scenario, seed)
-    sample = sampled(fed.prototypes(fed.initial()))
+    sample = sampled([fed.prototypes(theta) for theta in untrained(fed, NETWORKS)])
     groups = find_groups(sample, seed)
     truth = np.zeros(fed.m) if fed.groups is None else fed.groups.numpy()
     return {
         "k": groups.count,
         "rand_index": adjusted_rand_score(truth, groups.labels),
         "p_value": groups.p_value,
-        "bodies": len(np.unique(input_groups(sample, groups.labels))),
+        "bodies": len(np.unique(input_groups(sample, groups.labels)[0])),
         "prior": bool(log_priors(sample.counts, groups.labels).any()),
         "spread": groups.spread,
     }

@@ -95,7 +95,7 @@ def test_users_who_differ_by_degrees_have_models_of_their_own():
 @pytest.mark.filterwarnings("ignore::ucfl.UcflWarning")
 def test_rounds_are_those_of_a_loop_by_hand():
     """Bodies over everyone, heads in the groups, and a bias that keeps everyone's prior."""
-    fed, algorithm, state = started(SHIFTED, seed=3)
+    fed, algorithm, state = started(SHIFTED, "layered-user-centric:renamed=false", seed=3)
     prior, groups = state["prior"], state["groups"]
     bias = slice(fed.rows.size - 10, fed.rows.size)
     head = fed.part("head").mask
@@ -117,12 +117,32 @@ def test_rounds_are_those_of_a_loop_by_hand():
 
 
 @pytest.mark.filterwarnings("ignore::ucfl.UcflWarning")
+def test_equal_classes_start_with_equal_weights_whatever_they_are_called():
+    """Users of two groups with the same images: their first models say the same of them."""
+    images = ucfl.Scenario(users=1, points=1000, held_out=0.1).build(0).train
+    rng = np.random.default_rng(0)
+    order = np.array([3, 1, 4, 0, 5, 9, 2, 6, 8, 7])
+    x, y = images.inputs[0].numpy(), images.targets[0].numpy()
+    dealt = np.array_split(rng.permutation(len(y)), 12)
+    pairs = [(x[part], order[y[part]] if i % 2 else y[part]) for i, part in enumerate(dealt)]
+    users = Users.from_arrays(pairs, classes=10, groups=[i % 2 for i in range(12)])
+    fed, algorithm = make_federation(users, "lenet5"), find("layered-user-centric:prior=false")
+    state = algorithm.start(fed)
+    assert adjusted_rand_score(fed.groups, state["groups"]) == 1
+    outputs = [
+        fed.module(state["theta"][user])(users.train.inputs[0, :9].double() / 255)
+        for user in (0, 1)
+    ]
+    assert torch.allclose(outputs[0], outputs[1][:, order], atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::ucfl.UcflWarning")
 def test_the_collaboration_round_costs_prototypes_and_not_a_model():
     fed, algorithm, state = started(SHIFTED, seed=3)
     start = algorithm.start_traffic(fed, state)
-    assert start.up * fed.rows.size == pytest.approx(10 * (84 + 2))
+    assert start.up * fed.rows.size == pytest.approx(4 * 10 * (84 + 2))
     assert start.down == pytest.approx(1 + 4 * 11 / fed.rows.size)
-    assert start.work == pytest.approx(1 / 3, rel=0.2)  # the last batch is dropped in training
+    assert start.work == pytest.approx(4 / 3, rel=0.2)  # the last batch is dropped in training
 
 
 @pytest.mark.parametrize("form", ["sketch=24", "noise=0.5", "noise=0.5:sketch=40"])
@@ -131,12 +151,12 @@ def test_sketched_and_noised_prototypes_find_the_groups_too(form, seed):
     fed, _, state = started(ROTATED, f"layered-user-centric:{form}", seed)
     assert adjusted_rand_score(fed.groups, state["groups"]) == 1
     sent = 10 * (40 + 2) if "40" in form else 10 * (24 + 2) if "24" in form else 10 * (84 + 2)
-    assert state["sent"] == sent
+    assert state["sent"] == 4 * sent
 
 
 def test_noise_is_as_large_as_it_says_and_the_same_again():
     fed = make_federation(make_users([400] * 30))
-    length = feature_length(fed)
+    length = feature_length(fed, fed.initial()[0])
     clean = fed.prototypes(fed.initial(), length)
     one, again = (noised(clean, fed, 2.0, length) for _ in range(2))
     assert torch.equal(one.means, again.means)
@@ -190,7 +210,7 @@ def test_the_papers_method_with_prototypes_sees_groups_that_gradients_do_not(see
     assert adjusted_rand_score(fed.groups, state["labels"]) == 1
     gradients = started(SHIFTED, "user-centric:streams=auto", seed)[2]
     assert adjusted_rand_score(fed.groups, gradients["labels"]) < 0.5
-    assert state["sent"] == 10 * 86
+    assert state["sent"] == 4 * 10 * 86
 
 
 def test_the_pull_of_a_personal_model_is_towards_what_its_user_received():

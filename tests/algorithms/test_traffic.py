@@ -59,7 +59,8 @@ class Meter:
 
         def metered_prototypes(fed, theta, *args):
             found = prototypes(fed, theta, *args)
-            self.down += len(theta.unique(dim=0)) * theta[0].nbytes
+            if torch.equal(theta, fed.initial()):  # everyone draws other networks by the seed
+                self.down += theta[0].nbytes
             self.up += len(theta) * found.numbers * theta.element_size()
             self.worked += int(fed.sizes.sum()) / 3
             return found

@@ -9,7 +9,7 @@ from ucfl.collaboration.prototypes import (
     ClassMeans,
     input_groups,
     nearest_groups,
-    renamed_share,
+    renamed,
 )
 
 FEATURES = 6
@@ -143,17 +143,23 @@ LABELS = np.array([0] * 5 + [1] * 5)
 @pytest.mark.parametrize("seed", range(10))
 def test_renamed_classes_are_the_same_inputs_and_others_are_not(seed):
     rng = np.random.default_rng(seed)
-    renamed = two_groups(rng, lambda centres: centres[[1, 2, 3, 4, 5, 0]])
-    assert input_groups(renamed, LABELS).tolist() == [0] * 10
+    renamed_users = two_groups(rng, lambda centres: centres[[1, 2, 3, 4, 5, 0]])
+    inputs, names = input_groups(renamed_users, LABELS)
+    assert inputs.tolist() == [0] * 10
+    # The second group calls c + 1 what the first calls c: its class c looks like their c + 1.
+    assert names[0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert names[9].tolist() == [5, 0, 1, 2, 3, 4]
     others = two_groups(rng, lambda centres: 3 * rng.normal(size=centres.shape))
-    assert input_groups(others, LABELS).tolist() == LABELS.tolist()
+    inputs, names = input_groups(others, LABELS)
+    assert inputs.tolist() == LABELS.tolist()
+    assert (names == np.arange(6)).all()
 
 
 def test_groups_of_other_classes_share_their_inputs_for_nothing_says_otherwise():
     rng = np.random.default_rng(5)
     counts = np.array([[9, 9, 0, 0]] * 3 + [[0, 0, 9, 9]] * 3)
     sample = drawn(rng.normal(size=(6, 4, FEATURES)), counts, rng)
-    assert input_groups(sample, np.array([0] * 3 + [1] * 3)).tolist() == [0] * 6
+    assert input_groups(sample, np.array([0] * 3 + [1] * 3))[0].tolist() == [0] * 6
 
 
 def test_what_renaming_leaves_is_the_best_assignments():
@@ -167,4 +173,17 @@ def test_what_renaming_leaves_is_the_best_assignments():
     apart = ((one.means[0][:, None] - other.means[0]) ** 2).sum(2)
     apart = apart - one.noise[0][:, None] - other.noise[0]
     best = min(apart[range(4), order].mean() for order in itertools.permutations(range(4)))
-    assert renamed_share(one, other) == pytest.approx(best / apart.diagonal().mean())
+    left, names = renamed(one, other)
+    assert left == pytest.approx(best / apart.diagonal().mean())
+    assert sorted(names.tolist()) == [0, 1, 2, 3]
+    assert apart[range(4), names].mean() == pytest.approx(best)
+
+
+def test_names_of_classes_that_are_not_there_are_those_that_are_left():
+    rng = np.random.default_rng(7)
+    centres = 5 * rng.normal(size=(1, 4, FEATURES))
+    one = drawn(centres, np.array([[30, 30, 0, 30]]), rng)
+    other = drawn(centres[:, [1, 0, 2, 3]], np.array([[30, 30, 30, 0]]), rng)
+    names = renamed(one, other)[1].tolist()
+    assert names[:2] == [1, 0]
+    assert sorted(names) == [0, 1, 2, 3]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ucfl import distributed
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
-from ucfl.algorithms.sampled import sampled
+from ucfl.algorithms.sampled import NETWORKS, sampled, untrained
 from ucfl.collaboration import Collaboration, MixedPart, Mixing, MixingByPart, sketch
 from ucfl.collaboration.groups import Groups, find_groups
 from ucfl.collaboration.priors import concentration, log_priors, shifts
@@ -37,21 +37,26 @@ class LayeredUserCentric(Algorithm):
     by their labels (P(x | y): ``head`` averaged in these groups), which of these groups have the
     same inputs under other names (P(x): ``body`` averaged over those), and with the counts which
     labels a user has (P(y): ``prior``, log π_i / q added to the outputs, as a term of the last
-    layer's bias that stays with its user). Where users inside a group still differ by more than
+    layer's bias that stays with its user). Groups that share a body start from heads in which
+    equal classes have equal weights, whatever they are called (``renamed``): else their first
+    gradients would pull the body apart. Where users inside a group still differ by more than
     the noise of what their data says of them, everyone trains a model of its own beside the common
     one (``personal_model``: min_v f_i(v) + λ/2 ‖v − θ_i‖², λ is ``strength``).
 
-    ``groups``: ``found``, or ``told`` as the oracle's are. ``sketch``: features are sent in so many
-    numbers (0: all). ``noise``: the standard deviation of noise that users add to what they send,
-    in units of one example's largest part in it (0: none).
+    ``groups``: ``found``, or ``told`` as the oracle's are. ``networks``: of how many untrained
+    networks the prototypes are, θ⁰ and others that everyone draws by the seed. ``sketch``: a
+    network's features are sent in so many numbers (0: all). ``noise``: the standard deviation of
+    noise that users add to what they send, in units of one example's largest part in it (0: none).
     """
 
     body: Literal["inputs", "groups", "all"] = "inputs"
     head: Literal["groups", "all"] = "groups"
     prior: bool = True
+    renamed: bool = True
     personal_model: Literal["auto", "always", "never"] = "auto"
     strength: NotNegative = 0.1
     groups: Literal["found", "told"] = "found"
+    networks: Annotated[int, Field(ge=1, le=100)] = NETWORKS
     sketch: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     noise: NotNegative = 0.0
 
@@ -75,11 +80,14 @@ class LayeredUserCentric(Algorithm):
         nobody = np.zeros_like(found.labels)
         head = found.labels if self.head == "groups" else nobody
         body = found.labels if self.body == "groups" else nobody
+        alike, names = input_groups(sample, found.labels)
         if self.body == "inputs":
-            body = input_groups(sample, found.labels)
+            body = alike
         here = distributed.mine(fed.m, fed.device)
         groups, inputs = (torch.from_numpy(part[here]).to(fed.device) for part in (head, body))
         theta = fed.initial()
+        if self.renamed and self.head == "groups" and _classifies(fed):
+            theta = fed.rows.outputs_renamed(theta, torch.from_numpy(names[here]).to(fed.device))
         everyone = distributed.gathered(fed.sizes)
         asked, differ = self.personal_model, found.spread > OWN_SPREAD
         state: State = {
@@ -140,12 +148,13 @@ class LayeredUserCentric(Algorithm):
         return Traffic(down=mixing.sent, up=mixing.uploaded, work=work)
 
     def start_traffic(self, fed: Federation, state: State) -> Traffic:
-        """θ⁰ down, prototypes and counts up, one forward pass; then each group's q and a down."""
+        """θ⁰ down, prototypes and counts up, forward passes; then each group's q and a down."""
         size, down = fed.rows.size, 1.0
         if "prior" in state:
             groups = len(distributed.gathered(tensor(state, "groups")).unique())
             down += groups * (fed.users.classes + 1) / size
-        return Traffic(down=down, up=int(state["sent"]) / size, work=fed.forward_work("train"))
+        work = self.networks * fed.forward_work("train")
+        return Traffic(down=down, up=int(state["sent"]) / size, work=work)
 
     def audience(self, state: State) -> Audience:
         """Streams of bodies, and of heads."""
@@ -212,15 +221,15 @@ class LayeredUserCentric(Algorithm):
 
     def _sample(self, fed: Federation, *, alone: bool = False) -> tuple[ClassMeans, int]:
         """What users send, all processes' unless ``alone``, and how many numbers each sends."""
-        added, found = 0.0, None
-        if self.noise:
-            length = feature_length(fed)
-            found = noised(fed.prototypes(fed.initial(), length), fed, self.noise, length)
-            added = found.means.shape[2] * (self.noise * length) ** 2
-        found = found or fed.prototypes(fed.initial())
-        if self.sketch:
-            found = sketched(found, self.sketch, fed.seed)
-        return sampled(found, added=added, alone=alone), found.numbers
+        found, added = [], []
+        for number, theta in enumerate(untrained(fed, self.networks)):
+            length = feature_length(fed, theta[0]) if self.noise else None
+            each = fed.prototypes(theta, length)
+            if length is not None:
+                each = noised(each, fed, self.noise, length, number)
+                added.append(each.means.shape[2] * (self.noise * length) ** 2)
+            found.append(sketched(each, self.sketch, fed.seed) if self.sketch else each)
+        return sampled(found, added=added, alone=alone), sum(each.numbers for each in found)
 
     def _with_prior(self, fed: Federation, state: State, theta: Tensor, sign: int = 1) -> Tensor:
         """Rows with their users' priors added to the outputs' bias, or taken away from it."""
@@ -232,9 +241,12 @@ class LayeredUserCentric(Algorithm):
 
 def output_bias(fed: Federation) -> Part | None:
     """The columns that shift a classifier's outputs, class by class, if there are any."""
-    if fed.objective.name not in ("classification", "next-token"):
-        return None  # what a shift of the outputs means, only these say
-    return fed.rows.output_bias(fed.users.classes)
+    return fed.rows.output_bias(fed.users.classes) if _classifies(fed) else None
+
+
+def _classifies(fed: Federation) -> bool:
+    """Whether outputs are scores of classes; what others mean is not known."""
+    return fed.objective.name in ("classification", "next-token")
 
 
 def sketched(found: Prototypes, size: int, seed: int) -> Prototypes:
@@ -249,31 +261,37 @@ def sketched(found: Prototypes, size: int, seed: int) -> Prototypes:
     return Prototypes(means, found.variances, found.counts)
 
 
-def feature_length(fed: Federation) -> float:
+def feature_length(fed: Federation, row: Tensor) -> float:
     """A length that no user's data decides: the median one of 256 random inputs' features."""
     shape = 256, *fed.users.input_shape
     places = torch.arange(int(np.prod(shape)), device=fed.device)
     inputs = draws.uniform(fed.seed, 0, places, -7).view(shape).to(fed.rows.dtype)
     with torch.no_grad():
-        features = fed.model.features(fed.initial()[0], inputs)
+        features = fed.model.features(row, inputs)
     return float(features.flatten(0, -2).norm(dim=1).median())
 
 
-def noised(found: Prototypes, fed: Federation, multiplier: float, length: float) -> Prototypes:
+def noised(
+    found: Prototypes, fed: Federation, multiplier: float, length: float, number: int = 0
+) -> Prototypes:
     """Sums, counts and squares with Gaussian noise of ``multiplier`` times an example's part.
 
     An example is in one class, with 1 in its count, at most ``length`` in its sum and its square in
-    the sum of squares. The draws depend on (seed, user) alone.
+    the sum of squares. The draws depend on (seed, user, ``number`` of the network) alone, those of
+    counts on (seed, user).
     """
     m, classes, features = found.means.shape
-    width = classes * (features + 2)
-    normal = torch.stack(
-        [
-            torch.from_numpy(np.random.default_rng([fed.seed, int(i), 77]).standard_normal(width))
-            for i in fed.users.ids
-        ]
-    ).to(found.means)
-    parts = normal.split([classes, classes * features, classes], dim=1)
+
+    def normal(width: int, key: int) -> Tensor:
+        each = [np.random.default_rng([fed.seed, int(i), key]) for i in fed.users.ids]
+        return torch.from_numpy(np.stack([rng.standard_normal(width) for rng in each])).to(
+            found.means
+        )
+
+    parts = (
+        normal(classes, 0),
+        *normal(classes * (features + 1), 1 + number).split([classes * features, classes], dim=1),
+    )
     counts = found.counts + multiplier * parts[0]
     sums = found.means * found.counts[..., None]
     sums = sums + multiplier * length * parts[1].view(m, classes, features)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ucfl import distributed
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
-from ucfl.algorithms.sampled import sampled
+from ucfl.algorithms.sampled import NETWORKS, sampled, untrained
 from ucfl.collaboration import (
     Collaboration,
     Diagnosis,
@@ -110,10 +110,11 @@ class UserCentric(Algorithm):
     def _measured(self, fed: Federation) -> tuple[Tensor, float, int]:
         """W, how far users are apart over their noise (1: by noise), numbers that each sends."""
         if self.likeness == "prototypes":
-            prototypes = fed.prototypes(fed.initial())
+            prototypes = [fed.prototypes(theta) for theta in untrained(fed, NETWORKS)]
             pairs, sizes = sampled(prototypes).pairs(), distributed.gathered(fed.sizes)
             rows = torch.from_numpy(pairs.kernel(sizes.cpu().numpy(), self._width(fed, sizes)))
-            return distributed.agreed(rows.to(fed.device)), 1 + pairs.spread(), prototypes.numbers
+            numbers = sum(each.numbers for each in prototypes)
+            return distributed.agreed(rows.to(fed.device)), 1 + pairs.spread(), numbers
         found = fed.collaboration_round(fed.initial(), self.variance_batch)
         _warn_of_single_batches(fed, found)
         sent = sketch(found.full, self.sketch, fed.seed) if self.sketch else found.full
@@ -150,7 +151,10 @@ class UserCentric(Algorithm):
     def _newcomer_rows(self, fed: Federation, arrivals: Federation) -> Tensor:
         """[q, m]: rows of W for who comes later."""
         if self.likeness == "prototypes":
-            new, users = (one.prototypes(one.initial()) for one in (arrivals, fed))
+            new, users = (
+                [one.prototypes(theta) for theta in untrained(one, NETWORKS)]
+                for one in (arrivals, fed)
+            )
             sizes = distributed.gathered(fed.sizes)
             between = sampled(new, alone=True).pairs_with(sampled(users))
             width = self._width(fed, sizes)
@@ -173,7 +177,7 @@ class UserCentric(Algorithm):
     def start_traffic(self, fed: Federation, state: State) -> Traffic:
         """θ⁰ down; a gradient (or its sketch), or prototypes up; one pass over the data."""
         forward = self.likeness == "prototypes"
-        work = fed.forward_work("train") if forward else fed.work(fed.total(fed.sizes))
+        work = NETWORKS * fed.forward_work("train") if forward else fed.work(fed.total(fed.sizes))
         return Traffic(down=1, up=int(state["sent"]) / fed.rows.size, work=work)
 
     def describe(self, state: State) -> str:

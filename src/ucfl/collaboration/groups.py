@@ -15,6 +15,8 @@ DRAWS, LEVEL = 99, 0.01
 MOST = 12
 #: Users among whom groups are looked for; more are drawn by the seed, and others follow.
 SOUGHT = 128
+#: The most often that users are put into the nearest cluster again.
+ROUNDS = 20
 #: Fewer users cannot be told from one population.
 FEWEST = 4
 
@@ -78,7 +80,8 @@ def split(sample: ClassMeans, rng: np.random.Generator) -> tuple[float, list[Lab
     and noise (:func:`population`), L_k has a mean and a deviation; the test is the largest of the
     users' standardised differences over k, against those of the drawn populations themselves. (The
     idea is that of SigClust, Liu et al., JASA 2008, and of the gap statistic, Tibshirani et al.,
-    JRSS B 2001.) k is where the difference is largest.
+    JRSS B 2001.) k is the smallest whose difference is within a deviation of the largest one;
+    users who are nearer to another cluster than to their own then go there.
     """
     m = len(sample)
     everyone = [np.arange(m)]
@@ -97,8 +100,24 @@ def split(sample: ClassMeans, rng: np.random.Generator) -> tuple[float, list[Lab
     p_value = (1 + int((((mean - drawn) / deviation).max(1) >= apart).sum())) / (1 + DRAWS)
     if p_value > LEVEL:
         return p_value, everyone
-    labels = clusters[int((mean - own).argmax())]
+    gap = mean - own
+    best = int((gap >= gap.max() - deviation[gap.argmax()]).argmax())
+    labels = settled(pairs, clusters[best])
     return p_value, [np.flatnonzero(labels == label) for label in np.unique(labels)]
+
+
+def settled(pairs: Pairs, labels: Labels) -> Labels:
+    """The clusters with every user in the one whose others it is nearest to, as far as that goes.
+
+    Linkage joins clusters by their means and never looks back: a user with few examples may have
+    been joined by chance.
+    """
+    for _ in range(ROUNDS):
+        fresh = nearest_groups(pairs, labels)
+        if np.array_equal(fresh, labels) or len(np.unique(fresh)) < len(np.unique(labels)):
+            break
+        labels = fresh
+    return labels
 
 
 def population(sample: ClassMeans, pairs: Pairs, rng: np.random.Generator) -> Floats:

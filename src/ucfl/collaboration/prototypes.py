@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -166,39 +167,57 @@ def nearest_groups(apart: Pairs, labels: Labels) -> Labels:
     return np.asarray(np.where(np.isinf(mean).all(1), largest, nearest), dtype=np.int64)
 
 
-def input_groups(sample: ClassMeans, labels: Labels) -> Labels:
-    """[m]: groups of users whose inputs look alike, whatever they call them.
+def input_groups(sample: ClassMeans, labels: Labels) -> tuple[Labels, Labels]:
+    """[m]: groups of users whose inputs look alike, and [m, C]: what they call each other's classes.
 
     Two of the groups ``labels`` have the same inputs if renaming one's classes explains their
     difference: with prototypes of whole groups, the assignment of classes to classes that fits
     best leaves at most :data:`RENAMED` of the distance under equal names. So do groups without a
-    common class, of which nothing is known.
+    common class, of which nothing is known. A user's row of names says which class of its own is
+    class c of the first group with the same inputs.
     """
     groups = np.unique(labels)
-    alike = np.eye(len(groups), dtype=bool)
+    classes = sample.counts.shape[1]
     whole = [_together(sample.of_users(labels == group)) for group in groups]
-    for a in range(len(groups)):
-        for b in range(a + 1, len(groups)):
-            alike[a, b] = renamed_share(whole[a], whole[b]) <= RENAMED
+    alike = np.eye(len(groups), dtype=bool)
+    for a, b in itertools.combinations(range(len(groups)), 2):
+        alike[a, b] = renamed(whole[a], whole[b])[0] <= RENAMED
     joined = scipy.sparse.csgraph.connected_components(alike, directed=False)[1]
-    return np.asarray(joined[np.searchsorted(groups, labels)], dtype=np.int64)
+    names = np.tile(np.arange(classes), (len(groups), 1))
+    for number in range(len(groups)):
+        first = int(np.flatnonzero(joined == joined[number])[0])
+        if first != number:
+            names[number] = renamed(whole[first], whole[number])[1]
+    place = np.searchsorted(groups, labels)
+    return np.asarray(joined[place], dtype=np.int64), np.asarray(names[place], dtype=np.int64)
 
 
-def renamed_share(one: ClassMeans, other: ClassMeans) -> float:
-    """What is left of the distance of two (single) users when classes are renamed to fit best."""
+def renamed(one: ClassMeans, other: ClassMeans) -> tuple[float, Labels]:
+    """What is left of the distance of two (single) users when classes are renamed to fit best.
+
+    And the names [C]: which class of the other is class c of the one. Classes that either does not
+    have keep their names, or get those that are left.
+    """
     p, q = one.means[0], other.means[0]
     apart = ((p[:, None] - q[None]) ** 2).sum(2) - one.noise[0][:, None] - other.noise[0]
     there = one.there[0][:, None] & other.there[0]
     n, m = (np.maximum(each.counts[0], 1e-300) for each in (one, other))
     weight = np.where(there, 1 / (1 / n[:, None] + 1 / m), 0.0)
-    named = np.diagonal(weight).sum()
-    distance = np.diagonal(weight * apart).sum() / max(named, 1e-300)
-    if not named or distance <= 0:
-        return 0.0
+    shared = np.diagonal(weight).sum()
+    distance = np.diagonal(weight * apart).sum() / max(shared, 1e-300)
+    same = np.arange(len(p))
+    if not shared or distance <= 0:
+        return 0.0, same
     rows, columns = (np.flatnonzero(each.there[0]) for each in (one, other))
     i, j = scipy.optimize.linear_sum_assignment(apart[np.ix_(rows, columns)])
     i, j = rows[i], columns[j]
-    return float((weight * apart)[i, j].sum() / weight[i, j].sum() / distance)
+    names = np.full(len(p), -1)
+    names[i] = j
+    free = set(same.tolist()) - set(j.tolist())
+    for c in np.flatnonzero(names < 0).tolist():
+        names[c] = c if c in free else min(free)
+        free.discard(int(names[c]))
+    return float((weight * apart)[i, j].sum() / weight[i, j].sum() / distance), names
 
 
 def _together(sample: ClassMeans) -> ClassMeans:

@@ -98,6 +98,20 @@ class Rows:
         """The name of the last layer that has trained parameters."""
         return [layer_of(name) for name, _, end, *_ in self._slots if end <= self.trainable][-1]
 
+    def outputs_renamed(self, theta: Tensor, names: Tensor) -> Tensor:
+        """Rows of Θ whose output names[i, c] is what output c was; ``names`` [m, outputs].
+
+        Those of the last layer's tensors with a row for each output; a model whose last layer has
+        none stays as it is.
+        """
+        fresh = theta.clone()
+        for name, start, end, shape, _ in self._slots:
+            if layer_of(name) == self.head and shape[:1] == names.shape[1:]:
+                own = theta[:, start:end].reshape(*names.shape, -1)
+                place = names[..., None].expand_as(own)
+                fresh[:, start:end] = torch.empty_like(own).scatter(1, place, own).flatten(1)
+        return fresh
+
     def output_bias(self, outputs: int) -> Part | None:
         """The columns of the last layer's bias, where it has one for each output."""
         for name, start, end, *_ in self._slots:
