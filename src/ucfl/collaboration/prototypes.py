@@ -168,7 +168,7 @@ def nearest_groups(apart: Pairs, labels: Labels) -> Labels:
 
 
 def input_groups(sample: ClassMeans, labels: Labels) -> tuple[Labels, Labels]:
-    """[m]: groups of users whose inputs look alike, and [m, C]: what they call each other's classes.
+    """[m]: groups of users whose inputs look alike; [m, C]: their names of each other's classes.
 
     Two of the groups ``labels`` have the same inputs if renaming one's classes explains their
     difference: with prototypes of whole groups, the assignment of classes to classes that fits

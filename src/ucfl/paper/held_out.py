@@ -84,7 +84,7 @@ def _emnist(name: str, description: str, **fields: Any) -> Scenario:
 
 
 def _cifar(name: str, description: str, **fields: Any) -> Scenario:
-    usual = {"dataset": "cifar10", "points": 10_000, "lr": 0.01, "batch": 32, "rounds": 50}
+    usual = {"dataset": "cifar10", "points": 10_000, "lr": 0.03, "batch": 32, "rounds": 50}
     return Scenario(name=name, description=description, **{**usual, **_HALF, **fields})
 
 
@@ -115,6 +115,14 @@ DEVELOPED = (
         users=20,
         groups=4,
         permute_labels=True,
+    ),
+    _cifar(
+        "cifar-rotations",
+        "CIFAR-10, four rotations, unequal labels",
+        users=40,
+        split="dirichlet",
+        alpha=0.5,
+        **_BY_90,
     ),
     _mnist("mnist-rotations", "MNIST-5k, four rotations", **_BY_90),
     _mnist("mnist-iid", "MNIST-5k, all users alike"),
@@ -156,14 +164,6 @@ UNSEEN = (
         "EMNIST, four rotations, users of very unequal sizes",
         split="lognormal",
         sigma=1.0,
-        **_BY_90,
-    ),
-    _cifar(
-        "cifar-rotations",
-        "CIFAR-10, four rotations, unequal labels",
-        users=40,
-        split="dirichlet",
-        alpha=0.5,
         **_BY_90,
     ),
     _mnist(
