@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -19,7 +18,6 @@ from sklearn.metrics import adjusted_rand_score
 import ucfl
 from paper.making import result
 from ucfl import algorithms, paper
-from ucfl.algorithms.user_centric import UserCentric
 from ucfl.collaboration import Collaboration
 from ucfl.paper import held_out
 from ucfl.paper.items import COVARIATE_LABEL_SHIFT, LABEL_SHIFT_100
@@ -39,7 +37,9 @@ TRAINED = ("oracle", "fedavg", "cfl", "user-centric:streams=auto", "adaptive-use
 
 def test_the_federations_are_others_than_the_papers_and_so_are_their_seeds():
     names = set(held_out.FEDERATIONS)
-    assert not names & {*SCENARIOS, *PRINTED, COVARIATE_LABEL_SHIFT, LABEL_SHIFT_100}
+    natural = {name for name, each in SCENARIOS.items() if each.split == "natural"}
+    assert not names & {*PRINTED, COVARIATE_LABEL_SHIFT, LABEL_SHIFT_100}
+    assert names & {*SCENARIOS} == natural
     assert not {*held_out.MAIN_SEEDS} & {*held_out.DEVELOPMENT_SEEDS, *range(5)}
     assert {each.developed for each in held_out.FEDERATIONS.values()} == {True, False}
     for name, each in held_out.FEDERATIONS.items():
@@ -51,7 +51,8 @@ def test_every_stand_in_has_the_same_kind_of_users(name):
     real, small = held_out.FEDERATIONS[name].scenario, FORM.scenarios[name]
     users = small.build(0)
     groups = 1 if users.groups is None else len(users.groups.unique())
-    assert (groups, small.split, small.rotations) == (real.groups, real.split, real.rotations)
+    split = "iid" if real.split == "natural" else real.split  # people are not embedded
+    assert (groups, small.split, small.rotations) == (real.groups, split, real.rotations)
     assert small.permute_labels == real.permute_labels
     assert len(users) <= 20
 
@@ -69,29 +70,19 @@ def test_cells_come_seed_by_seed_and_the_main_methods_first():
     first = [cell for cell in cells if cell.seed == 10]
     assert first[-1].entry.algorithm == "pfedme"  # the dearest
     labels = {cell.entry.algorithm for cell in first}
-    assert labels == {*algorithms.REGISTRY, "user-centric:streams=auto"} - {"parallel-user-centric"}
+    named = {*algorithms.REGISTRY, "user-centric:streams=auto", *held_out.PARTS}
+    assert labels == named - {"parallel-user-centric", "fedbn"}
     for cell in cells:
-        assert cell.entry.algorithm != "oracle" or cell.entry.scenario.groups > 1
+        assert not held_out.needs_groups(cell.entry.algorithm) or cell.entry.scenario.groups > 1
 
 
 def test_a_seed_that_is_not_reported_is_run_by_everything():
     def methods(*seeds):
         return {cell.entry.algorithm for cell in paper.in_order(SET, paper.PAPER, seeds)}
 
-    assert methods(13) == set(held_out.main_methods())
-    assert methods(0) == methods(10) == {*held_out.main_methods(), *held_out.other_methods()}
-
-
-def test_a_main_method_joins_when_it_is_registered(monkeypatch):
-    class Coming(UserCentric):
-        name: ClassVar[str] = "layered-user-centric"
-
-    monkeypatch.delitem(algorithms.REGISTRY, Coming.name, raising=False)
-    assert Coming.name not in {*held_out.main_methods(), *held_out.other_methods()}
-    monkeypatch.setitem(algorithms.REGISTRY, Coming.name, Coming)
-    cells = paper.in_order(SET, paper.PAPER)
-    own = [cell for cell in cells if cell.entry.algorithm == Coming.name]
-    assert len(own) == 5 * len(held_out.FEDERATIONS)
+    every = {*held_out.MAIN, *held_out.other_methods(), *held_out.PARTS}
+    assert methods(13) == {*held_out.MAIN}
+    assert methods(0) == methods(10) == every
 
 
 def test_all_of_the_paper_leaves_it_out():
@@ -179,7 +170,7 @@ def made_up(seeds=(10, 11), places=("mnist-rotations", "mnist-iid")):
     """Main methods in one order everywhere, and FedProx on one federation only."""
     cells = {}
     for place in places:
-        for rank, name in enumerate(held_out.main_methods()):
+        for rank, name in enumerate(held_out.MAIN):
             if name == "oracle" and place == "mnist-iid":
                 continue
             entry = paper.PAPER.entry(place, name)
@@ -190,7 +181,7 @@ def made_up(seeds=(10, 11), places=("mnist-rotations", "mnist-iid")):
 
 def test_ranks_are_of_methods_that_are_everywhere_and_not_of_the_oracle():
     found = results(paper.PAPER, made_up())
-    order = [name for name in held_out.main_methods() if name != "oracle"]
+    order = [name for name in held_out.MAIN if name != "oracle"]
     made = standing(found)
     assert list(made.block.average) == order
     assert list(made.block.average.values()) == list(range(1, len(order) + 1))

@@ -21,7 +21,7 @@ OTHER_SEEDS = MAIN_SEEDS[:3]
 
 #: It is told the groups that others must find: shown beside them, never ranked among them.
 TOLD = "oracle"
-#: Those that the question is about, as far as the registry has them.
+#: Those that the question is about.
 MAIN = (TOLD, "fedavg", "local", "ditto", "cfl", "user-centric", "layered-user-centric")
 #: Other settings of registered methods.
 VARIANTS = ("user-centric:streams=auto",)
@@ -193,11 +193,6 @@ FEDERATIONS: dict[str, HeldOut] = {
     )
     for scenario in (*DEVELOPED, *UNSEEN)
 }
-
-
-def main_methods() -> list[str]:
-    """The main methods that are registered."""
-    return [name for name in MAIN if name in REGISTRY]
 
 
 def other_methods() -> list[str]:

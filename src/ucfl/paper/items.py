@@ -261,7 +261,7 @@ def _beyond(form: Form) -> list[Entry]:
 
 
 def _held_out(form: Form) -> list[Entry]:
-    methods = [*held_out.main_methods(), *held_out.other_methods(), *held_out.PARTS]
+    methods = [*held_out.MAIN, *held_out.other_methods(), *held_out.PARTS]
     return _crossed(form, methods, held_out.FEDERATIONS)
 
 
