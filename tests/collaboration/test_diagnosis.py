@@ -58,3 +58,9 @@ def test_the_diagnosis_in_words(diagnosis, words):
     assert words in str(diagnosis)
     assert "\n" not in str(diagnosis)
     assert "nan" not in str(diagnosis)
+
+
+def test_without_a_spread_it_speaks_of_w_alone():
+    assert str(Diagnosis(9, None, 1, 0.0)).startswith("The rows of W do not fall into groups")
+    assert "k = 3" in str(Diagnosis(9, None, 3, 0.8))
+    assert "gradients" not in str(Diagnosis(9, None, 3, 0.8))

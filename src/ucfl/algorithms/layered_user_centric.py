@@ -176,7 +176,8 @@ class LayeredUserCentric(Algorithm):
         head = MixedPart("head", share, len(groups.unique()), weights, groups)
         found = Collaboration.of(weights, groups)
         parts = (body, head) if share < 1 else (head,)
-        return Collaboration(weights, groups, found.silhouettes, float(state["spread"]), parts)
+        # No spread: readers take it for that of gradients.
+        return Collaboration(weights, groups, found.silhouettes, parts=parts)
 
     def describe(self, state: State) -> str:
         """What was found, and what follows from it."""

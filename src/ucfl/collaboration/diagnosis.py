@@ -68,6 +68,8 @@ class Diagnosis:
                 "serves them well, or the first weights hide the difference: use initialisation "
                 "'he-glorot', or more data per user."
             )
+        if self.spread is None and self.count == 1:
+            return "The rows of W do not fall into groups: one stream is suggested."
         if self.spread is None:
             degrees, groups = "The rows of W differ", "The rows of W"
         else:
