@@ -9,8 +9,9 @@ import ucfl
 from algorithms.loops import after
 from conftest import close, make_federation, make_users
 from ucfl.algorithms import find
-from ucfl.algorithms.layered_user_centric import feature_length, noised
+from ucfl.algorithms.sampled import feature_length, noised
 from ucfl.collaboration import Mixing
+from ucfl.collaboration.priors import log_priors
 from ucfl.errors import UcflError
 from ucfl.federation import Pull
 from ucfl.runs import federation
@@ -220,3 +221,89 @@ def test_the_pull_of_a_personal_model_is_towards_what_its_user_received():
     theta = fed.initial()
     assert torch.equal(state["personal"], fed.train(theta, 1, Pull(0.7, towards=theta)))
     assert close(state["theta"], Mixing.average(fed.sizes) @ fed.train(theta, 1), atol=1e-12)
+
+
+def test_a_newcomer_with_one_example_a_class_is_in_the_users_units():
+    """Groups that differ by contrast: by its own variances alone it would look like either."""
+    rng = np.random.default_rng(0)
+    patterns = rng.normal(size=(4, 12))
+
+    def pair(group, n):
+        y = np.arange(n) % 4
+        return (1 + group) * patterns[y] + 0.3 * rng.normal(size=(n, 12)), y
+
+    held = [pair(0, 4)] * 12
+    users = Users.from_arrays([pair(i % 2, 40) for i in range(12)], held, held, classes=4)
+    late = Users.from_arrays([pair(i % 2, 4) for i in range(6)], held[:6], held[:6], classes=4)
+    for name in ("layered-user-centric", "user-centric:likeness=prototypes:streams=2"):
+        fed, algorithm = make_federation(users), find(name)
+        state = algorithm.start(fed)
+        state = {**state, "theta": state["theta"] + torch.arange(12.0)[:, None] % 2}
+        found = algorithm.newcomers(fed, state, fed.of(late))[:, 0] - fed.initial()[0, 0]
+        assert [round(float(each)) for each in found] == [0, 1] * 3, name
+
+
+@pytest.mark.filterwarnings("ignore::ucfl.UcflWarning")
+def test_without_groups_priors_and_spread_are_everyones():
+    fed, algorithm, state = started(SHIFTED, "layered-user-centric:body=all:head=all", 3)
+    counts = fed.users.label_counts().double().numpy()
+    everyone = log_priors(counts, np.zeros(20, np.int64))
+    assert np.allclose(state["prior"].numpy(), everyone, atol=1e-5)
+    assert state["spread"] > 1  # of users in four groups that nobody tells apart
+    assert len(state["groups"].unique()) == 1
+    assert algorithm.describe(state).startswith("Users have no groups")
+
+
+@pytest.mark.filterwarnings("ignore::ucfl.UcflWarning")
+def test_states_of_before_have_their_traffic():
+    fed, algorithm, state = started(ROTATED, "user-centric")
+    old = {key: value for key, value in state.items() if key != "sent"}
+    assert algorithm.start_traffic(fed, old) == algorithm.start_traffic(fed, state)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.05])
+@pytest.mark.filterwarnings("ignore::ucfl.UcflWarning")
+def test_weight_decay_leaves_priors_alone(decay):
+    """A step of zero gradient but for the decay: the common part decays, the prior does not."""
+    fed, algorithm, state = started(LABELS.change({"weight_decay": decay}), seed=3)
+    state = {**state, "theta": state["theta"]}
+    pull = algorithm._undecayed(fed, state)
+    if not decay:
+        assert pull.direction is None
+        return
+    bias = slice(fed.rows.size - 10, fed.rows.size)
+    decayed = decay * state["theta"][:, bias] + pull.direction[:, bias]
+    assert close(decayed, decay * fed.initial()[:, bias], atol=1e-6)
+    assert not pull.direction[:, : fed.rows.size - 10].any()
+
+
+class Turned(torch.nn.Module):
+    """Its outputs are not its last layer's: they come in another order, and scaled."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias = torch.nn.Parameter(torch.zeros(10))  # no bias of the outputs
+        self.first, self.last = torch.nn.Linear(784, 10), torch.nn.Linear(10, 10)
+
+    def forward(self, x):
+        return 2 * self.last(self.first(x.flatten(1)).relu() + self.bias).flip(1)
+
+
+@pytest.mark.filterwarnings("ignore::ucfl.UcflWarning")
+def test_a_prior_goes_only_where_it_shifts_the_outputs():
+    users = SHIFTED.build(3)
+    plain = federation(SHIFTED, 3, users=users)
+    fed = type(plain)(users, Turned(), training=plain.training)
+    state = find("layered-user-centric").start(fed)
+    assert "prior" not in state
+    assert torch.equal(state["theta"], fed.initial())  # nor are outputs renamed
+
+
+def test_noise_is_refused_where_an_examples_part_is_not_known():
+    rng = np.random.default_rng(0)
+    users = Users.from_arrays([(rng.normal(size=(20, 3)), rng.normal(size=20))] * 2)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.Flatten(0))
+    fed = ucfl.Federation(users, net, objective=ucfl.federation.objective("regression"))
+    find("layered-user-centric").check(fed)
+    with pytest.raises(UcflError, match="noise= is for classes"):
+        find("layered-user-centric:noise=1").check(fed)

@@ -7,7 +7,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from collaboration.test_class_means import FEATURES, drawn
 from ucfl.collaboration import groups
-from ucfl.collaboration.groups import find_groups, linkage, split, tightness
+from ucfl.collaboration.groups import find_groups, linkage, settled, split, tightness
 from ucfl.collaboration.prototypes import Pairs
 
 
@@ -125,3 +125,27 @@ def test_a_split_says_its_p_value():
     p_value, parts = split(federation(rng, np.zeros(20, int)), rng)
     assert p_value > 0.05
     assert [len(part) for part in parts] == [20]
+
+
+@pytest.mark.parametrize("alone", [1, 5, 14])
+def test_users_with_classes_of_their_own_hide_no_groups(alone):
+    """Nothing is known of them: they follow, and others are grouped as without them."""
+    rng = np.random.default_rng(8)
+    truth = np.repeat([0, 1], 8)
+    centres = 3 * rng.normal(size=(2, 4, FEATURES))[truth]
+    everyone = np.zeros((16 + alone, 4 + alone, FEATURES))
+    counts = np.zeros((16 + alone, 4 + alone), dtype=int)
+    everyone[:16, :4], counts[:16, :4] = centres, 8
+    counts[np.arange(16, 16 + alone), np.arange(4, 4 + alone)] = 8
+    found = find_groups(drawn(everyone, counts, rng), 0)
+    assert found.count == 2
+    assert adjusted_rand_score(truth, found.labels[:16]) == 1
+
+
+def test_a_misplaced_user_settles():
+    rng = np.random.default_rng(9)
+    truth = np.repeat([0, 1], 6)
+    pairs = federation(rng, truth).pairs()
+    wrong = truth.copy()
+    wrong[0] = 1
+    assert settled(pairs, wrong).tolist() == truth.tolist()

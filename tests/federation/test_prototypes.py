@@ -148,3 +148,47 @@ def test_features_are_shortened_to_the_largest_length():
     short = fed.prototypes(fed.initial(), longest / 4)
     assert float(short.means.norm(dim=2).max()) <= longest / 4 + 1e-9
     assert torch.allclose(fed.prototypes(fed.initial(), 100 * longest).means, free.means)
+
+
+class TimeMajor(nn.Module):
+    """Its layers have time first, its inputs and outputs examples first."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(CLASSES, 7), nn.Linear(7, CLASSES)
+
+    def forward(self, tokens):
+        return self.head(self.embedding(tokens.T)).transpose(0, 1)
+
+
+@executors
+def test_a_last_layer_with_time_first_is_known_by_the_outputs_also_where_shapes_agree(executor):
+    rng = np.random.default_rng(1)
+
+    def pair(n):
+        return tuple(rng.integers(0, CLASSES, (n, LENGTH)) for _ in range(2))
+
+    users = Users.from_arrays(
+        [pair(LENGTH) for _ in range(4)], [pair(2)] * 4, [pair(2)] * 4, classes=CLASSES
+    )
+    fed = Federation(
+        users, TimeMajor().double(), objective=objective("next-token"),
+        training=LocalTraining(batch=8), **executor,
+    )  # fmt: skip
+    found = fed.prototypes(fed.initial())
+    outputs = fed.outputs(fed.initial(), "train")[0].reshape(-1, CLASSES)
+    labels = users.train.targets[0].reshape(-1)
+    for c in labels.unique():
+        mean = outputs[labels == c].mean(0)
+        assert torch.allclose(found.means[0, c].cpu(), mean.cpu(), atol=1e-9)
+
+
+def test_newcomers_numbers_go_into_the_users_bins():
+    rng = np.random.default_rng(2)
+    net = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)).double()
+    users = Users.from_arrays([(rng.normal(size=(60, 4)), rng.random(60)) for _ in range(3)])
+    late = Users.from_arrays([(rng.normal(size=(60, 4)), 0.5 + rng.random(60) / 2)])
+    fed = Federation(users, net, objective=objective("regression"))
+    new = fed.of(late)
+    assert (new.prototypes(new.initial()).counts > 0).all()
+    assert not (new.prototypes(new.initial(), like=fed).counts[0, :4] > 0).any()

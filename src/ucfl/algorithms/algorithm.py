@@ -40,7 +40,7 @@ def best_cluster(state: State, arrivals: Federation) -> Tensor:
     clusters = labels[labels >= 0].unique()  # but for users that diverged
     first = [torch.nonzero(labels == cluster)[0, 0] for cluster in clusters]
     models = theta[torch.stack(first)]
-    return models[arrivals.losses(models, "train").argmin(0)]
+    return models[arrivals.losses(models, "train").nan_to_num(torch.inf).argmin(0)]
 
 
 def mixture_of(fed: Federation | Architecture, name: str) -> Mixture:

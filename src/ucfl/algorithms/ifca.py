@@ -64,7 +64,7 @@ class IFCA(Algorithm):
     def newcomers(self, fed: Federation, state: State, arrivals: Federation) -> Tensor:
         """The model with the lowest loss on its training data."""
         clusters = tensor(state, "clusters")
-        return clusters[arrivals.losses(clusters, "train").argmin(0)]
+        return clusters[arrivals.losses(clusters, "train").nan_to_num(torch.inf).argmin(0)]
 
     def audience(self, state: State) -> None:
         """Everyone receives every model."""

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
 from ucfl import distributed
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
-from ucfl.algorithms.sampled import NETWORKS, sampled, untrained
-from ucfl.collaboration import Collaboration, MixedPart, Mixing, MixingByPart, sketch
+from ucfl.algorithms.sampled import (
+    NETWORKS,
+    feature_length,
+    noised,
+    sampled,
+    sketched,
+    untrained,
+)
+from ucfl.collaboration import Collaboration, MixedPart, Mixing, MixingByPart
 from ucfl.collaboration.groups import Groups, find_groups
 from ucfl.collaboration.priors import concentration, log_priors, shifts
 from ucfl.collaboration.prototypes import ClassMeans, input_groups, nearest_groups
 from ucfl.errors import UcflError
-from ucfl.federation import Federation, Prototypes, Pull, draws
+from ucfl.federation import Federation, Prototypes, Pull
 from ucfl.options import NotNegative
 from ucfl.parts import Part
 from ucfl.wireless import Audience, Traffic
@@ -67,57 +75,75 @@ class LayeredUserCentric(Algorithm):
     tested_model: ClassVar[str] = "personalised"
 
     def check(self, fed: Federation) -> None:
-        """Where the groups are to be told, somebody knows them."""
+        """Told groups are known to somebody; noise is for what an example's part is known of."""
         if self.groups == "told" and fed.groups is None:
             raise UcflError(
                 "groups=told needs the users' true groups, and these users have none; leave it out."
+            )
+        inputs = fed.users.train.inputs.dtype
+        numbers = inputs.is_floating_point or inputs == torch.uint8
+        if self.noise and not (fed.objective.name == "classification" and numbers):
+            raise UcflError(
+                "noise= is for classes of inputs in numbers: what one example adds at most is not "
+                "known of sequences, tokens or regression; leave it out."
             )
 
     def start(self, fed: Federation) -> State:
         """The collaboration round: prototypes decide who shares which layer with whom."""
         sample, numbers = self._sample(fed)
         found = self._groups(fed, sample)
-        nobody = np.zeros_like(found.labels)
-        head = found.labels if self.head == "groups" else nobody
-        body = found.labels if self.body == "groups" else nobody
         alike, names = input_groups(sample, found.labels)
-        if self.body == "inputs":
-            body = alike
+        nobody = np.zeros_like(found.labels)
+        own = found.labels if self.head == "groups" else nobody
+        spread = found.spread if self.head == "groups" else sample.pairs().spread(own)
+        head = _agreed(fed, own)
+        body = _agreed(fed, {"inputs": alike, "groups": found.labels, "all": nobody}[self.body])
         here = distributed.mine(fed.m, fed.device)
-        groups, inputs = (torch.from_numpy(part[here]).to(fed.device) for part in (head, body))
         theta = fed.initial()
         if self.renamed and self.head == "groups" and _classifies(fed):
-            theta = fed.rows.outputs_renamed(theta, torch.from_numpy(names[here]).to(fed.device))
-        everyone = distributed.gathered(fed.sizes)
-        asked, differ = self.personal_model, found.spread > OWN_SPREAD
+            theta = _renamed(fed, theta, _agreed(fed, names)[here])
         state: State = {
             "theta": theta,
-            "groups": groups,
-            "inputs": inputs,
-            "weights": _weights(everyone, torch.from_numpy(head).to(fed.device)),
+            "groups": head[here],
+            "inputs": body[here],
+            "weights": _weights(distributed.gathered(fed.sizes), head),
             "head": fed.part("head").share,
-            "spread": found.spread,
+            "spread": float(_agreed(fed, np.array([spread]))),
             "p_value": found.p_value,
             "sent": numbers,
         }
-        if self.prior and output_bias(fed) is not None:
-            prior = torch.from_numpy(log_priors(sample.counts, found.labels)[here])
+        if self.prior and _shifts_outputs(fed):
+            prior = _agreed(fed, log_priors(sample.counts, head.cpu().numpy()))[here]
             state = {**state, "prior": prior.to(theta)}
             state = {**state, "theta": self._with_prior(fed, state, theta)}
-        if asked == "always" or (asked == "auto" and differ):
+        differ = float(state["spread"]) > OWN_SPREAD
+        if self.personal_model == "always" or (self.personal_model == "auto" and differ):
             state = {**state, "personal": tensor(state, "theta")}
         return state
 
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Train everywhere; mix part by part, but for everyone's own prior."""
         theta = tensor(state, "theta")
-        common = self._with_prior(fed, state, fed.train(theta, t), -1)
+        common = self._with_prior(fed, state, fed.train(theta, t, self._undecayed(fed, state)), -1)
         mixed = self._with_prior(fed, state, self.mixing(fed, state) @ common)
         state = {**state, "theta": mixed}
         if "personal" not in state:
             return state
-        near = Pull(self.strength, towards=theta)
+        near = Pull(self.strength, theta, self._undecayed(fed, state).direction)
         return {**state, "personal": fed.train(tensor(state, "personal"), t, near)}
+
+    def _undecayed(self, fed: Federation, state: State) -> Pull:
+        """What takes weight decay off the priors, which are no weights: −λ log π_i / q.
+
+        (AdamW's decay is no part of the gradient; there a prior decays with the rest.)
+        """
+        training, bias = fed.training, fed.rows.output_bias(fed.users.classes)
+        if not training.weight_decay or training.optimiser == "adamw" or "prior" not in state:
+            return Pull()
+        assert bias is not None
+        nothing = torch.zeros(fed.m, fed.rows.size, dtype=fed.rows.dtype, device=fed.device)
+        prior = tensor(state, "prior")
+        return Pull(direction=_added_to(nothing, bias, -training.weight_decay * prior))
 
     def models(self, state: State) -> Tensor:
         """Models of users' own, where they have any; else the mixed ones with their priors."""
@@ -128,16 +154,19 @@ class LayeredUserCentric(Algorithm):
 
         Prototypes of the users are measured again here.
         """
-        new, sample = self._sample(arrivals, alone=True)[0], self._sample(fed)[0]
-        labels = distributed.gathered(tensor(state, "groups")).cpu().numpy()
-        nearest = nearest_groups(new.pairs_with(sample), labels)
-        first = [int(np.flatnonzero(labels == group)[0]) for group in nearest]
+        everyone = self._sample(fed, arrivals)[0]
+        groups, inputs = (distributed.gathered(tensor(state, n)) for n in ("groups", "inputs"))
+        m = len(groups)
+        sample, new = everyone.of_users(slice(m)), everyone.of_users(slice(m, None))
+        both = torch.stack([groups, inputs], 1).unique(dim=0, return_inverse=True)[1].cpu().numpy()
+        nearest = nearest_groups(new.pairs_with(sample), both)
+        first = [int(np.flatnonzero(both == one)[0]) for one in nearest]
         common = self._with_prior(fed, state, tensor(state, "theta"), -1)
         theta = Mixing.of_one(torch.tensor(first, device=fed.device), fed.sizes) @ common
-        bias = output_bias(fed)
+        bias, labels = fed.rows.output_bias(fed.users.classes), groups.cpu().numpy()
         if "prior" not in state or bias is None:
             return theta
-        counts = [sample.counts[labels == group] for group in nearest]
+        counts = [sample.counts[labels == labels[one]] for one in first]
         own = [shifts(n[None], *concentration(c)) for n, c in zip(new.counts, counts, strict=True)]
         return _added_to(theta, bias, torch.from_numpy(np.concatenate(own)).to(theta))
 
@@ -160,12 +189,9 @@ class LayeredUserCentric(Algorithm):
         """Streams of bodies, and of heads."""
         share = float(state["head"])
         parts = (1 - share, "inputs"), (share, "groups")
-        heard = (
-            (size, np.unique(tensor(state, name).cpu().numpy(), return_inverse=True)[1])
-            for size, name in parts
-            if size
+        return Audience(
+            tuple((size, tensor(state, name).cpu().numpy()) for size, name in parts if size)
         )
-        return Audience(tuple((size, labels.astype(np.int64)) for size, labels in heard))
 
     def collaboration(self, state: State) -> Collaboration:
         """W of the heads, its groups, and how each part is shared."""
@@ -184,28 +210,29 @@ class LayeredUserCentric(Algorithm):
         groups, bodies = (
             len(distributed.gathered(tensor(state, name)).unique()) for name in ("groups", "inputs")
         )
-        p, spread = float(state["p_value"]), float(state["spread"])
-        chance = "none of the drawn populations" if p <= 0.01 else f"{p:.0%} of them"
+        how = "" if self.groups == "told" else f" (p = {float(state['p_value']):.2g})"
         said = (
-            f"Users fall into {groups} groups by what their labels mean, and {bodies} by their "
-            f"inputs (without groups, {chance} would look like it)."
-            if groups > 1
-            else "Users have no groups, or none that could be told from chance."
+            f"Users share {groups} heads by what their labels mean{how}, and {bodies} "
+            f"{'bodies' if bodies > 1 else 'body'} by their inputs."
+            if max(groups, bodies) > 1
+            else f"Users have no groups{how}: one body and one head for all."
         )
-        if "prior" in state and bool(tensor(state, "prior").any()):
+        if "prior" in state and bool(distributed.gathered(tensor(state, "prior")).any()):
             said += " They have other labels each: everyone keeps its own prior."
         if "personal" in state:
+            differ = f"{float(state['spread']):.1f} times as much as noise would make them"
             said += (
-                f" Inside a group they differ {spread:.1f} times as much as noise: everyone has a "
-                "model of its own beside the common one."
+                f" Everyone has a model of its own beside: inside groups, users differ {differ}."
             )
         return said
 
     def mixing(self, fed: Federation, state: State) -> MixingByPart:
         """Bodies over users with the same inputs, heads over users with the same meanings."""
         groups, inputs = tensor(state, "groups"), tensor(state, "inputs")
-        heads = Mixing.within(fed.sizes, groups)
-        bodies = heads if torch.equal(groups, inputs) else Mixing.within(fed.sizes, inputs)
+        heads = bodies = Mixing.within(fed.sizes, groups)
+        # All processes' users decide: each of them must make the same products.
+        if not torch.equal(distributed.gathered(groups), distributed.gathered(inputs)):
+            bodies = Mixing.within(fed.sizes, inputs)
         parts = {fed.part("body"): bodies} if (~fed.part("head")).count else {}
         return Mixing.by_part({**parts, fed.part("head"): heads}).among(fed.present)
 
@@ -216,33 +243,34 @@ class LayeredUserCentric(Algorithm):
             told = distributed.gathered(fed.groups).cpu().numpy()
             labels = np.unique(told, return_inverse=True)[1].astype(np.int64)
             return Groups(labels, 0.0, sample.pairs().spread(labels))
-        found = find_groups(sample, fed.seed)
-        agreed = distributed.agreed(torch.from_numpy(found.labels).to(fed.device))
-        return Groups(agreed.cpu().numpy(), found.p_value, found.spread)
+        return find_groups(sample, fed.seed)
 
-    def _sample(self, fed: Federation, *, alone: bool = False) -> tuple[ClassMeans, int]:
-        """What users send, all processes' unless ``alone``, and how many numbers each sends."""
+    def _sample(
+        self, fed: Federation, arrivals: Federation | None = None
+    ) -> tuple[ClassMeans, int]:
+        """What users send, with newcomers behind them, and how many numbers each sends."""
+        users, added = self._sent(fed, fed)
+        new = [] if arrivals is None else self._sent(arrivals, fed)[0]
+        return sampled(users, added=added, others=new), sum(each.numbers for each in users)
+
+    def _sent(self, fed: Federation, like: Federation) -> tuple[list[Prototypes], list[float]]:
+        """Prototypes by every network, and the variance of the noise on their sums."""
         found, added = [], []
         for number, theta in enumerate(untrained(fed, self.networks)):
             length = feature_length(fed, theta[0]) if self.noise else None
-            each = fed.prototypes(theta, length)
+            each = fed.prototypes(theta, length, like)
             if length is not None:
                 each = noised(each, fed, self.noise, length, number)
                 added.append(each.means.shape[2] * (self.noise * length) ** 2)
             found.append(sketched(each, self.sketch, fed.seed) if self.sketch else each)
-        return sampled(found, added=added, alone=alone), sum(each.numbers for each in found)
+        return found, added
 
     def _with_prior(self, fed: Federation, state: State, theta: Tensor, sign: int = 1) -> Tensor:
         """Rows with their users' priors added to the outputs' bias, or taken away from it."""
-        bias = output_bias(fed)
+        bias = fed.rows.output_bias(fed.users.classes)
         if "prior" not in state or bias is None:
             return theta
         return _added_to(theta, bias, sign * tensor(state, "prior"))
-
-
-def output_bias(fed: Federation) -> Part | None:
-    """The columns that shift a classifier's outputs, class by class, if there are any."""
-    return fed.rows.output_bias(fed.users.classes) if _classifies(fed) else None
 
 
 def _classifies(fed: Federation) -> bool:
@@ -250,60 +278,38 @@ def _classifies(fed: Federation) -> bool:
     return fed.objective.name in ("classification", "next-token")
 
 
-def sketched(found: Prototypes, size: int, seed: int) -> Prototypes:
-    """Prototypes whose features are sent in ``size`` numbers (:func:`sketch`)."""
-    m, classes, features = found.means.shape
-    if size >= features:
-        raise UcflError(
-            f"a sketch of {size} numbers is no shorter than the {features} features; choose fewer, "
-            "or 0 to send them as they are."
-        )
-    means = sketch(found.means.flatten(0, 1), size, seed).view(m, classes, size)
-    return Prototypes(means, found.variances, found.counts)
+def _shifts_outputs(fed: Federation) -> bool:
+    """Whether the last layer's bias is added to the outputs, class by class: tried at θ⁰."""
+    bias = fed.rows.output_bias(fed.users.classes)
+    if bias is None or not _classifies(fed):
+        return False
+    by = torch.arange(fed.users.classes, device=fed.device).to(fed.rows.dtype)
+    row = fed.initial()[:1]
+    before, after = (_scores(fed, one) for one in (row, _added_to(row, bias, by[None])))
+    return bool(torch.allclose(after - before, (by - by.mean()).expand_as(before), atol=1e-4))
 
 
-def feature_length(fed: Federation, row: Tensor) -> float:
-    """A length that no user's data decides: the median one of 256 random inputs' features."""
-    shape = 256, *fed.users.input_shape
-    places = torch.arange(int(np.prod(shape)), device=fed.device)
-    inputs = draws.uniform(fed.seed, 0, places, -7).view(shape).to(fed.rows.dtype)
-    with torch.no_grad():
-        features = fed.model.features(row, inputs)
-    return float(features.flatten(0, -2).norm(dim=1).median())
-
-
-def noised(
-    found: Prototypes, fed: Federation, multiplier: float, length: float, number: int = 0
-) -> Prototypes:
-    """Sums, counts and squares with Gaussian noise of ``multiplier`` times an example's part.
-
-    An example is in one class, with 1 in its count, at most ``length`` in its sum and its square in
-    the sum of squares. The draws depend on (seed, user, ``number`` of the network) alone, those of
-    counts on (seed, user).
-    """
-    m, classes, features = found.means.shape
-
-    def normal(width: int, key: int) -> Tensor:
-        each = [np.random.default_rng([fed.seed, int(i), key]) for i in fed.users.ids]
-        return torch.from_numpy(np.stack([rng.standard_normal(width) for rng in each])).to(
-            found.means
-        )
-
-    parts = (
-        normal(classes, 0),
-        *normal(classes * (features + 1), 1 + number).split([classes * features, classes], dim=1),
+def _renamed(fed: Federation, theta: Tensor, names: Tensor) -> Tensor:
+    """Rows whose output names[i, c] is what output c was; as they are where that cannot be."""
+    fresh = fed.rows.outputs_renamed(theta, names)
+    turned = torch.arange(fed.users.classes, device=fed.device).roll(1)
+    row = fed.initial()[:1]
+    before, after = (
+        _scores(fed, one) for one in (row, fed.rows.outputs_renamed(row, turned[None]))
     )
-    counts = found.counts + multiplier * parts[0]
-    sums = found.means * found.counts[..., None]
-    sums = sums + multiplier * length * parts[1].view(m, classes, features)
-    squares = found.variances * (found.counts - 1).clamp(min=0)
-    squares = squares + multiplier * length**2 * parts[2]
-    # Counts of noise alone tell nothing.
-    real = counts > 2 * multiplier
-    n = torch.where(real, counts, 0).round()
-    means = torch.where(real[..., None], sums / n.clamp(min=1)[..., None], 0)
-    variances = torch.where(n > 1, squares.clamp(min=0) / (n - 1).clamp(min=1), 0)
-    return Prototypes(means, variances, n)
+    return fresh if torch.allclose(after[..., turned], before, atol=1e-5) else theta
+
+
+def _scores(fed: Federation, rows: Tensor) -> Tensor:
+    """[..., C]: what a row's model says of one example, but for what is common to all classes."""
+    with torch.no_grad():
+        outputs = fed.model.outputs(rows[0], fed.users.train.inputs[0, :1])
+    return outputs - outputs.mean(-1, keepdim=True)
+
+
+def _agreed(fed: Federation, found: NDArray[Any]) -> Tensor:
+    """What all processes have computed alike, as the first one has it."""
+    return distributed.agreed(torch.from_numpy(np.ascontiguousarray(found)).to(fed.device))
 
 
 def _weights(sizes: Tensor, labels: Tensor) -> Tensor:

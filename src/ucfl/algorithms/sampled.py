@@ -1,15 +1,18 @@
-"""Users' class prototypes, as the server has them."""
+"""Users' class prototypes, as they are sent (sketched, noised) and as the server has them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ucfl import distributed
-from ucfl.collaboration.prototypes import ClassMeans
-from ucfl.federation import Federation, Prototypes, reinitialised
+from ucfl.collaboration import sketch
+from ucfl.collaboration.prototypes import ClassMeans, Floats
+from ucfl.errors import UcflError
+from ucfl.federation import Federation, Prototypes, draws, reinitialised
 
 #: Untrained networks whose features prototypes are made of: θ⁰, and others that everyone draws by
 #: the seed. One alone may happen to see little of what sets users apart (docs/algorithms).
@@ -23,24 +26,90 @@ def untrained(fed: Federation, count: int) -> list[Tensor]:
 
 
 def sampled(
-    found: Sequence[Prototypes], *, added: Sequence[float] = (), alone: bool = False
+    found: Sequence[Prototypes],
+    *,
+    added: Sequence[float] = (),
+    others: Sequence[Prototypes] = (),
 ) -> ClassMeans:
     """Prototypes of several networks as one: features side by side, each in units of its noise.
 
-    Those of all processes' users, or of these ``alone``. ``added`` is the variance of noise on each
-    network's sums (:meth:`ClassMeans.of`).
+    Those of all processes' users, and behind them those of ``others`` (the same networks), who come
+    later: all in the same units. ``added`` is the variance of noise on each network's sums
+    (:meth:`ClassMeans.of`).
     """
+
+    def rows(name: str, number: int) -> Floats:
+        ours = distributed.gathered(getattr(found[number], name)).cpu().numpy()
+        theirs = [getattr(each, name).cpu().numpy() for each in others[number : number + 1]]
+        return np.concatenate([ours, *theirs])
+
     means, more = [], 0.0
-    counts = _of_all(found[0].counts, alone)
+    counts = rows("counts", 0)
     variances = np.zeros_like(counts)
-    for number, each in enumerate(found):
-        own = _of_all(each.variances, alone)
+    for number in range(len(found)):
+        own = rows("variances", number)
         scale = float((own * counts).sum() / max(counts.sum(), 1e-300)) or 1.0
-        means.append(_of_all(each.means, alone) / scale**0.5)
+        means.append(rows("means", number) / scale**0.5)
         variances = variances + own / scale
         more += added[number] / scale if added else 0.0
     return ClassMeans.of(np.concatenate(means, axis=2), variances, counts, more)
 
 
-def _of_all(rows: Tensor, alone: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    return np.asarray((rows if alone else distributed.gathered(rows)).cpu().numpy())
+def sketched(found: Prototypes, size: int, seed: int) -> Prototypes:
+    """Prototypes whose features are sent in ``size`` numbers (:func:`sketch`)."""
+    m, classes, features = found.means.shape
+    if size >= features:
+        raise UcflError(
+            f"a sketch of {size} numbers is no shorter than the {features} features; choose fewer, "
+            "or 0 to send them as they are."
+        )
+    means = sketch(found.means.flatten(0, 1), size, seed).view(m, classes, size)
+    return Prototypes(means, found.variances, found.counts)
+
+
+def feature_length(fed: Federation, row: Tensor) -> float:
+    """A length that no user's data decides: the median one of 256 random inputs' features."""
+    shape = 256, *fed.users.input_shape
+    places = torch.arange(int(np.prod(shape)), device=fed.device)
+    inputs = draws.uniform(fed.seed, 0, places, -7).view(shape).to(fed.rows.dtype)
+    with torch.no_grad():
+        features = fed.model.features(row, inputs)
+    return float(features.flatten(0, -2).norm(dim=1).median())
+
+
+def noised(
+    found: Prototypes, fed: Federation, multiplier: float, length: float, number: int = 0
+) -> Prototypes:
+    """Sums, counts and squares with Gaussian noise of ``multiplier`` times an example's part.
+
+    An example is in one class, with 1 in its count, at most ``length`` in its sum and its square in
+    the sum of squares. The draws depend on (seed, user, ``number`` of the network) alone, those of
+    counts on (seed, user).
+    """
+    m, classes, features = found.means.shape
+
+    def normal(width: int, key: int) -> Tensor:
+        each = [np.random.default_rng([fed.seed, int(i), key]) for i in fed.users.ids]
+        return torch.from_numpy(np.stack([rng.standard_normal(width) for rng in each])).to(
+            found.means
+        )
+
+    parts = (
+        normal(classes, 0),
+        *normal(classes * (features + 1), 1 + number).split([classes * features, classes], dim=1),
+    )
+    counts = found.counts + multiplier * parts[0]
+    sums = found.means * found.counts[..., None]
+    sums = sums + multiplier * length * parts[1].view(m, classes, features)
+    squares = found.variances * (found.counts - 1).clamp(min=0)
+    squares = (
+        squares + found.counts * found.means.square().sum(2) + multiplier * length**2 * parts[2]
+    )
+    # Counts of noise alone tell nothing.
+    real = counts > 2 * multiplier
+    n = torch.where(real, counts, 0).round()
+    means = torch.where(real[..., None], sums / n.clamp(min=1)[..., None], 0)
+    own = means.square().sum(2) - features * (multiplier * length / n.clamp(min=1)) ** 2
+    variances = (squares - n * own).clamp(min=0) / (n - 1).clamp(min=1)
+    variances = torch.where(n > 1, variances, 0)
+    return Prototypes(means, variances, n)

@@ -151,14 +151,15 @@ class UserCentric(Algorithm):
     def _newcomer_rows(self, fed: Federation, arrivals: Federation) -> Tensor:
         """[q, m]: rows of W for who comes later."""
         if self.likeness == "prototypes":
-            new, users = (
-                [one.prototypes(theta) for theta in untrained(one, NETWORKS)]
-                for one in (arrivals, fed)
+            users, new = (
+                [one.prototypes(theta, like=fed) for theta in untrained(one, NETWORKS)]
+                for one in (fed, arrivals)
             )
-            sizes = distributed.gathered(fed.sizes)
-            between = sampled(new, alone=True).pairs_with(sampled(users))
+            sizes, everyone = distributed.gathered(fed.sizes), sampled(users, others=new)
+            m = len(sizes)
+            apart = everyone.of_users(slice(m, None)).pairs_with(everyone.of_users(slice(m)))
             width = self._width(fed, sizes)
-            rows = torch.from_numpy(between.kernel(sizes.cpu().numpy(), width, own=False))
+            rows = torch.from_numpy(apart.kernel(sizes.cpu().numpy(), width, own=False))
             return rows.to(fed.device)
         theirs = arrivals.collaboration_round(arrivals.initial(), self.variance_batch)
         ours = fed.collaboration_round(fed.initial(), self.variance_batch)
@@ -166,9 +167,9 @@ class UserCentric(Algorithm):
             sketch(found.full, self.sketch, fed.seed) if self.sketch else found.full
             for found in (theirs, ours)
         ]
-        apart = distributed.gathered(distances_between(*sent).T).T
+        distances = distributed.gathered(distances_between(*sent).T).T
         variances, sizes = (distributed.gathered(p) for p in (ours.variances, fed.sizes))
-        return newcomer_weights(apart, theirs.variances, variances, sizes)
+        return newcomer_weights(distances, theirs.variances, variances, sizes)
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """A broadcast per stream, one model up per user."""
@@ -178,7 +179,8 @@ class UserCentric(Algorithm):
         """θ⁰ down; a gradient (or its sketch), or prototypes up; one pass over the data."""
         forward = self.likeness == "prototypes"
         work = NETWORKS * fed.forward_work("train") if forward else fed.work(fed.total(fed.sizes))
-        return Traffic(down=1, up=int(state["sent"]) / fed.rows.size, work=work)
+        sent = int(state.get("sent", self.sketch or fed.rows.size))  # older states have no "sent"
+        return Traffic(down=1, up=sent / fed.rows.size, work=work)
 
     def describe(self, state: State) -> str:
         """What the collaboration round found, in plain words."""

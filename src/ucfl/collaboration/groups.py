@@ -48,28 +48,28 @@ def find_groups(sample: ClassMeans, seed: int = 0) -> Groups:
     m = len(sample)
     rng = np.random.default_rng([seed, m])
     sought = np.sort(rng.choice(m, SOUGHT, replace=False)) if m > SOUGHT else np.arange(m)
+    # Of who shares no class with anybody, nothing is known: they follow.
+    known = sample.of_users(sought).pairs().weight.any(1)
+    sought = sought[known] if known.any() else sought[:1]
     some = sample.of_users(sought)
-    p_value, parts = split(some, rng)
-    waiting, found = parts, []
+    p_value, waiting = split(some, rng)
+    found = []
     while waiting:
         part = waiting.pop()
         _, smaller = split(some.of_users(part), rng)
         if len(smaller) == 1:
             found.append(part)
-        waiting += [part[each] for each in smaller] if len(smaller) > 1 else []
-    found = sorted(found, key=lambda part: int(part[0]))
-    labels = np.zeros(len(sought), dtype=np.int64)
-    for number, part in enumerate(found):
-        labels[part] = number
-    pairs = sample.pairs()
-    if m > SOUGHT:
-        others = np.setdiff1d(np.arange(m), sought)
-        everyone = np.zeros(m, dtype=np.int64)
-        everyone[sought] = labels
-        apart = sample.of_users(others).pairs_with(some)
-        everyone[others] = nearest_groups(apart, labels)
-        labels = everyone
-    return Groups(labels, p_value, pairs.spread(labels))
+        else:
+            waiting += [part[each] for each in smaller]
+    own = np.zeros(len(sought), dtype=np.int64)
+    for number, part in enumerate(sorted(found, key=lambda part: int(part[0]))):
+        own[part] = number
+    labels = np.zeros(m, dtype=np.int64)
+    labels[sought] = own
+    others = np.setdiff1d(np.arange(m), sought)
+    if len(others):
+        labels[others] = nearest_groups(sample.of_users(others).pairs_with(some), own)
+    return Groups(labels, p_value, some.pairs().spread(own))
 
 
 def split(sample: ClassMeans, rng: np.random.Generator) -> tuple[float, list[Labels]]:

@@ -68,36 +68,32 @@ class ClassMeans:
         total = np.maximum(self.counts.sum(0), 1e-300)
         return np.asarray((self.means * self.counts[..., None]).sum(0) / total[:, None])
 
-    @cached_property
-    def shared(self) -> Floats:
-        """[C, m, m]: ω_c = 1 / (1/n_ic + 1/n_jc), what a class tells of a pair; 0 of oneself."""
-        n = self.counts.T
-        both = (n[:, :, None] > 0) & (n[:, None, :] > 0)
-        inverse = 1 / np.maximum(n, 1e-300)
-        found = np.where(both, 1 / (inverse[:, :, None] + inverse[:, None, :]), 0.0)
-        found[:, np.arange(len(self)), np.arange(len(self))] = 0
-        return np.asarray(found)
-
     def pairs(self, means: Floats | None = None) -> Pairs:
         """All pairs of users; of other ``means`` [m, C, F] with the same counts and noise."""
-        p = self.means if means is None else means
-        centred = np.where(self.there[..., None], p - p.mean(0), 0.0).transpose(1, 0, 2)
-        squares = (centred**2).sum(2)
-        gram = centred @ centred.transpose(0, 2, 1)
-        noise = self.noise.T
-        pure = noise[:, :, None] + noise[:, None, :]
-        apart = squares[:, :, None] + squares[:, None, :] - 2 * gram - pure
-        weight = self.shared
-        total = np.einsum("cij,cij->ij", weight, apart)
-        return Pairs(total, weight.sum(0), np.einsum("cij,cij->ij", weight, pure))
+        sample = self if means is None else ClassMeans(means, self.noise, self.counts)
+        found = sample.pairs_with(sample)
+        for each in (found.total, found.weight, found.pure):
+            np.fill_diagonal(each, 0.0)
+        return found
 
     def pairs_with(self, others: ClassMeans) -> Pairs:
-        """Each of these users (rows) with each of some others (columns)."""
-        parts = ((s.means, s.noise, s.counts) for s in (self, others))
-        both = ClassMeans(*(np.concatenate(each) for each in zip(*parts, strict=True)))
-        found = both.pairs()
-        place = np.ix_(range(len(self)), range(len(self), len(both)))
-        return Pairs(found.total[place], found.weight[place], found.pure[place])
+        """Each of these users (rows) with each of some others (columns).
+
+        Class by class, so that memory is that of the pairs and not of C times as many.
+        """
+        found = [np.zeros((len(self), len(others))) for _ in range(3)]
+        for c in range(self.counts.shape[1]):
+            i, j = np.flatnonzero(self.there[:, c]), np.flatnonzero(others.there[:, c])
+            if not len(i) or not len(j):
+                continue
+            middle = self.means[i, c].mean(0)
+            p, q = self.means[i, c] - middle, others.means[j, c] - middle
+            pure = self.noise[i, c][:, None] + others.noise[j, c]
+            apart = (p**2).sum(1)[:, None] + (q**2).sum(1) - 2 * p @ q.T - pure
+            weight = 1 / (1 / self.counts[i, c][:, None] + 1 / others.counts[j, c])
+            for whole, part in zip(found, (weight * apart, weight, weight * pure), strict=True):
+                whole[np.ix_(i, j)] += part
+        return Pairs(*found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,7 +195,8 @@ def renamed(one: ClassMeans, other: ClassMeans) -> tuple[float, Labels]:
     have keep their names, or get those that are left.
     """
     p, q = one.means[0], other.means[0]
-    apart = ((p[:, None] - q[None]) ** 2).sum(2) - one.noise[0][:, None] - other.noise[0]
+    apart = (p**2).sum(1)[:, None] + (q**2).sum(1) - 2 * p @ q.T
+    apart = apart - one.noise[0][:, None] - other.noise[0]
     there = one.there[0][:, None] & other.there[0]
     n, m = (np.maximum(each.counts[0], 1e-300) for each in (one, other))
     weight = np.where(there, 1 / (1 / n[:, None] + 1 / m), 0.0)

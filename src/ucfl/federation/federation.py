@@ -330,12 +330,15 @@ class Federation:
         """
         return measure(self, theta, self.variance_batch if batch is None else batch)
 
-    def prototypes(self, theta: Tensor, largest: float | None = None) -> Prototypes:
+    def prototypes(
+        self, theta: Tensor, largest: float | None = None, like: Federation | None = None
+    ) -> Prototypes:
         """What each user's training examples look like to its row of Θ, class by class.
 
-        Features are what the model's last layer is given; ``largest`` bounds their length.
+        Features are what the model's last layer is given; ``largest`` bounds their length. Numbers
+        are put into the bins of the users of ``like``, if given.
         """
-        return prototypes.measure(self, theta, largest)
+        return prototypes.measure(self, theta, largest, like)
 
     def _plan(self, training: LocalTraining, repeat: int = 1, share: float = 1.0) -> Plan:
         """Made once for each way of training: a device would be waited for."""

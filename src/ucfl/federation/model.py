@@ -36,6 +36,8 @@ class LocalModel:
         self.writes_inputs = False
         #: Whether what it says of an example depends on the others; see :mod:`.checks`.
         self.couples_examples = False
+        #: Whether its last layer's input can be seen, once :meth:`observe` has found out.
+        self.head_seen: bool | None = None
         self.keyed = any(isinstance(layer, KeyedDropout) for layer in self.adapted.modules())
 
     def only(self, part: Part) -> LocalModel:
@@ -52,12 +54,35 @@ class LocalModel:
         self.context.key = torch.zeros((), dtype=torch.int64, device=inputs.device)
         return self.call(self.rows.tensors(row[:cut], row[cut:]), inputs)
 
+    def observe(self, example: Tensor) -> None:
+        """Find out whether the last layer's input can be seen: once, with an example [1, ...].
+
+        It must be called once, with one tensor that has examples first, however many there are.
+        """
+        if self.head_seen is None:
+            row, found = self.rows.initial.to(example.device), []
+            with torch.no_grad():
+                for count in (2, 3):
+                    given, _ = self._at_head(row, example.expand(count, *example.shape[1:]))
+                    found.append(given is not None and len(given) == count)
+            self.head_seen = all(found)
+
     def features(self, row: Tensor, inputs: Tensor, positions: int = 0) -> Tensor:
-        """[n, ..., F]: what the last layer is given, or the outputs of a model that does not say.
+        """[n, ..., F]: what the last layer is given, or the outputs where that cannot be seen.
 
         The last layer is the part ``head``. Each example has one row of features, the mean over
         its positions in a sequence or an image, or rows for ``positions`` dimensions of them.
         """
+        found, outputs = self._at_head(row, inputs)
+        wanted = 1 + positions
+        shape = outputs.shape[:wanted]
+        if not self.head_seen or found is None or found.shape[:wanted] != shape:
+            found = outputs.reshape(*shape, -1)
+        spread = tuple(range(wanted, found.dim() - 1))
+        return found.mean(spread) if spread else found
+
+    def _at_head(self, row: Tensor, inputs: Tensor) -> tuple[Tensor | None, Tensor]:
+        """What the last layer is given, features last, and the outputs."""
         given: list[Any] = []
         head = self.adapted.get_submodule(self.rows.head)
         noting = head.register_forward_pre_hook(lambda layer, inputs: given.append(inputs))
@@ -67,14 +92,8 @@ class LocalModel:
             noting.remove()
         found = given[0][0] if len(given) == 1 and given[0] else None
         if not isinstance(found, Tensor) or not found.is_floating_point() or found.dim() < 2:
-            found = outputs
-        elif isinstance(head, CONVOLUTIONS):
-            found = found.movedim(1, -1)
-        wanted = 1 + positions
-        if found.dim() <= wanted or found.shape[:wanted] != outputs.shape[:wanted]:
-            found = outputs.reshape(*outputs.shape[:wanted], -1)
-        spread = tuple(range(wanted, found.dim() - 1))
-        return found.mean(spread) if spread else found
+            return None, outputs
+        return (found.movedim(1, -1) if isinstance(head, CONVOLUTIONS) else found), outputs
 
     def loss(self, weights: Tensor, rest: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Mean loss on a batch, in training mode, and the buffers that come out."""

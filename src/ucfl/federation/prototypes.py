@@ -34,7 +34,7 @@ class Prototypes:
 
     @property
     def numbers(self) -> int:
-        """How many numbers a user sends of them."""
+        """How many numbers a user sends of them (quantiles for bins of numbers are more)."""
         return self.means[0].numel() + self.variances[0].numel() + self.counts[0].numel()
 
 
@@ -63,12 +63,21 @@ class ClassSums:
         return member.sum(1), member @ features, member @ features.square().sum(1)
 
 
-def measure(fed: Federation, theta: Tensor, largest: float | None = None) -> Prototypes:
-    """Prototypes of users' training examples, each by the model in its row of Θ."""
+def measure(
+    fed: Federation,
+    theta: Tensor,
+    largest: float | None = None,
+    like: Federation | None = None,
+) -> Prototypes:
+    """Prototypes of users' training examples, each by the model in its row of Θ.
+
+    Bins of numbers are those of the users of ``like`` (None: of these).
+    """
     data = fed.users.train
     classes, kinds = fed.users.classes, data.targets
     if not classes:
-        classes, kinds = BINS, _binned(fed, data)
+        classes, kinds = BINS, torch.bucketize(_first(data), _edges(like or fed))
+    fed.model.observe(data.inputs[0, :1])
     kinds = torch.where(_wide(data.real, kinds), kinds, -1)
     kinds = torch.where(kinds >= 0, kinds, -1)  # positions of a sequence that do not count
     function = ClassSums(fed.model, classes, largest)
@@ -80,15 +89,23 @@ def measure(fed: Federation, theta: Tensor, largest: float | None = None) -> Pro
     return Prototypes(means, variances, counts)
 
 
-def _binned(fed: Federation, data: Examples) -> Tensor:
-    """[m, n]: the bin of each example's (first) number; the edges are means of users' quantiles."""
-    first = data.targets.double().flatten(2)[..., 0] if data.targets.dim() > 2 else data.targets
+def _first(data: Examples) -> Tensor:
+    """[m, n]: the (first) number of each example."""
+    return (
+        data.targets.double().flatten(2)[..., 0]
+        if data.targets.dim() > 2
+        else data.targets.double()
+    )
+
+
+def _edges(fed: Federation) -> Tensor:
+    """[BINS - 1]: means of users' quantiles."""
+    data = fed.users.train
+    first = _first(data)
     levels = torch.linspace(0, 1, BINS + 1, dtype=torch.float64, device=first.device)[1:-1]
-    known = torch.where(data.real, first.double(), torch.nan)
-    own = known.nanquantile(levels, dim=1).nan_to_num(0.0).T  # [m, BINS - 1]
+    own = torch.where(data.real, first, torch.nan).nanquantile(levels, dim=1).nan_to_num(0.0).T
     sizes = fed.gathered(data.sizes.double())
-    edges = (fed.gathered(own) * sizes[:, None]).sum(0) / sizes.sum().clamp(min=1)
-    return torch.bucketize(first.double(), edges)
+    return (fed.gathered(own.contiguous()) * sizes[:, None]).sum(0) / sizes.sum().clamp(min=1)
 
 
 def _wide(real: Tensor, kinds: Tensor) -> Tensor:

@@ -115,7 +115,7 @@ class Rows:
     def output_bias(self, outputs: int) -> Part | None:
         """The columns of the last layer's bias, where it has one for each output."""
         for name, start, end, *_ in self._slots:
-            if name in ("bias", f"{self.head}.bias") and end - start == outputs:
+            if name == (f"{self.head}.bias" if self.head else "bias") and end - start == outputs:
                 return Part("output bias", ((start, end),), self.size)
         return None
 
