@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -233,3 +234,36 @@ def test_signals_end_a_process_that_waits_for_others_unless_they_are_ignored(mon
 def test_a_thread_that_joins_others_leaves_signals_alone(monkeypatch, handlers):
     with ThreadPoolExecutor(1) as threads:
         assert threads.submit(joined, monkeypatch).result() == list(handlers.values())
+
+
+def test_processes_whose_users_are_of_unlike_groups_agree_on_who_shares_what(tmp_path):
+    """The first process has one group, the second has two: bodies of all, heads of groups."""
+    rng = np.random.default_rng(0)
+    patterns, folder = rng.normal(size=(4, 12)), tmp_path / "data"
+    folder.mkdir()
+    for user in range(12):
+        y = rng.integers(0, 4, 60)
+        x = 2 * patterns[y] + 0.3 * rng.normal(size=(60, 12))
+        renamed = (y + 1) % 4 if user > 6 else y
+        np.savez(folder / f"user{user:02}.npz", x=x.astype(np.float32), y=renamed)
+    options = [
+        "run",
+        folder,
+        "--model",
+        "mlp",
+        "--rounds",
+        2,
+        "--algorithm",
+        "layered-user-centric",
+    ]
+    two = in_two_processes(*options, "--out", tmp_path / "two")
+    assert two.returncode == 0, two.stderr
+    subprocess.run(
+        ucfl_command(*options, "--out", tmp_path / "one"), capture_output=True, check=True
+    )
+    alone, shared = (Run.open(tmp_path / kind) for kind in ("one", "two"))
+    assert alone.history.value.tolist() == pytest.approx(shared.history.value.tolist(), abs=1e-4)
+    for one, other in zip(alone.record.audience.parts, shared.record.audience.parts, strict=True):
+        assert one[0] == other[0]
+        assert one[1].tolist() == other[1].tolist()
+    assert [len(set(labels.tolist())) for _, labels in shared.record.audience.parts] == [1, 2]
