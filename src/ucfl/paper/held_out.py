@@ -1,7 +1,8 @@
 """The held-out set: federations and seeds that methods are judged on, and who runs on them.
 
-Some federations were looked at with seeds 0 to 2 while methods were developed, the others never.
-Reported are other seeds, and so other users, of both.
+Some federations were looked at with seeds 0 to 2 while methods were developed, the others not.
+Reported are other seeds, and so other users, of both. (What was seen of them before the layered
+method's last form is on its page: seed 10, and some of seed 11.)
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ DEVELOPED = (
     SCENARIOS["mnist-writers"].change({"rounds": 15}),
     SCENARIOS["watch-people"].change({"rounds": 40}),
 )
-#: Never trained on before their one report.
+#: Not used in development.
 UNSEEN = (
     _emnist(
         "emnist-six-rotations",

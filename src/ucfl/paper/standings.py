@@ -23,7 +23,7 @@ COLUMNS = (
     "federation", "algorithm", "seed", "mean_best", "worst_best", "mean_final", "k", "rand_index",
     "models_down",
 )  # fmt: skip
-NEVER = "never"
+NEVER = "no"
 #: The rule that the ranks follow, for every page that shows them.
 RULE = (
     "On each federation, methods are ranked by the mean over seeds of the users' mean accuracy at "
@@ -154,7 +154,7 @@ def federations(form: Form) -> Table:
         setting = [str(s.users), groups, labels, str(s.rounds), f"{s.lr:g}", str(s.batch)]
         lines.append([name, s.description, *setting, _looked_at(name)])
     heads = ("federation", "what", "users", "groups", "labels", "rounds", "lr", "batch")
-    return Table("Federations", (*heads, "looked at"), lines)
+    return Table("Federations", (*heads, "developed on"), lines)
 
 
 def accuracies(found: Results, who: str) -> Table:
@@ -166,7 +166,7 @@ def accuracies(found: Results, who: str) -> Table:
     ]
     said = {"mean": "Mean over users", "worst": "The worst user"}[who]
     title = f"{said}: accuracy in % at the validation-chosen round, main methods"
-    return Table(title, ("federation", "looked at", *names), lines)
+    return Table(title, ("federation", "developed on", *names), lines)
 
 
 def every_method(found: Results, who: str) -> Table:
@@ -223,7 +223,7 @@ def group_finding(found: Results) -> Table:
 def average_ranks(found: Results, *, main: bool = False) -> Table:
     """Average ranks, best first: over all federations, and over either half of them."""
     title = f"Average ranks, {'main' if main else 'all'} methods"
-    heads = ("method", "average rank", "developed on", "never looked at")
+    heads = ("method", "average rank", "developed on", "not developed on")
     if (made := standing(found, main=main)) is None:
         return Table(title, heads, [["–"] * len(heads)])
     block = made.block
