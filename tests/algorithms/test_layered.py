@@ -266,7 +266,6 @@ def test_states_of_before_have_their_traffic():
 def test_weight_decay_leaves_priors_alone(decay):
     """A step of zero gradient but for the decay: the common part decays, the prior does not."""
     fed, algorithm, state = started(LABELS.change({"weight_decay": decay}), seed=3)
-    state = {**state, "theta": state["theta"]}
     pull = algorithm._undecayed(fed, state)
     if not decay:
         assert pull.direction is None
