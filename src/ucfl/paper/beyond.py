@@ -1,4 +1,8 @@
-"""Beyond the paper: one setting for every federation, beside the oracle and the best fixed one."""
+"""Beyond the paper: one setting for every federation, beside the oracle and the best fixed one.
+
+Two methods were built for that. The adaptive one was tuned on the seeds that are reported here; the
+layered one is judged on the held-out set, and shown here beside the paper's own figures.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,10 @@ import math
 
 from ucfl import wireless
 from ucfl.paper.claims import TARGET, Claim, best, missing
-from ucfl.paper.items import ADAPTIVE, GENEROUS, SWEPT, Form, sweep_entries
-from ucfl.paper.printed import CONCEPT_SHIFT, COVARIATE_SHIFT, LABEL_SHIFT
+from ucfl.paper.held_out import LAYERED
+from ucfl.paper.items import ADAPTIVE, GENEROUS, ITEMS, SWEPT, Form, sweep_entries
+from ucfl.paper.on_air import on_air
+from ucfl.paper.printed import CONCEPT_SHIFT, COVARIATE_SHIFT, LABEL_SHIFT, SCENARIOS, TABLE_1
 from ucfl.paper.reproduce import Measured
 from ucfl.paper.tables import spread
 from ucfl.runs import curve
@@ -16,15 +22,67 @@ from ucfl.runs import curve
 UNDER_ORACLE, WORST_UNDER_ORACLE = 0.5, 1.0
 #: Points over FedAvg that label shift must gain, and under the best fixed width that are allowed.
 OVER_FEDAVG, UNDER_BEST_WIDTH = 2.0, 0.5
+#: Points under the oracle that the layered method is allowed, and how much later than the first.
+LAYERED_UNDER_ORACLE, LATER = 0.3, 1.1
 
 
 def goals(form: Form, measured: Measured) -> list[Claim]:
-    """What the adaptive method was built for, at the validation-chosen round."""
+    """What both methods were built for, at the validation-chosen round."""
     return [
+        *(above_everything(form, measured, scenario) for scenario in SCENARIOS),
+        *(first_on_air(form, measured, system) for system in wireless.SYSTEMS),
         *(beside_the_oracle(form, measured, s) for s in (COVARIATE_SHIFT, CONCEPT_SHIFT)),
         beside_the_best_width(form, measured),
         *(ahead_on_air(form, measured, system) for system in wireless.SYSTEMS),
     ]
+
+
+def above_everything(form: Form, measured: Measured, scenario: str) -> Claim:
+    """The layered method above what is printed, the adaptive one and the oracle.
+
+    Worst users are held against measured ones alone: how the paper's were made is not certain.
+    """
+    printed = max(each.mean for each in TABLE_1[scenario].values())
+    text = (
+        f"{form.title(scenario)}: layered above every printed value ({printed}) and above "
+        f"adaptive, at most {LAYERED_UNDER_ORACLE} under the oracle; its worst user above those of both"
+    )
+    figures, above = [], True
+    for who in ("mean", "worst"):
+        own, adaptive, oracle = (
+            best(form, measured, scenario, name, who) for name in (LAYERED, ADAPTIVE, "oracle")
+        )
+        if own is None or adaptive is None or (oracle is None and scenario != LABEL_SHIFT):
+            return missing(text)
+        above = above and own.mean > adaptive.mean and (who == "worst" or own.mean > printed)
+        above = above and (oracle is None or own.mean >= oracle.mean - LAYERED_UNDER_ORACLE)
+        beside = f"adaptive {adaptive}" + ("" if oracle is None else f", oracle {oracle}")
+        figures.append(f"{who} {own} ({beside})")
+    return Claim(text, above, ", ".join(figures))
+
+
+def first_on_air(form: Form, measured: Measured, system: str) -> Claim:
+    """The layered method's time to FedAvg's final accuracy, beside the first one's."""
+    text = (
+        f"{system}: layered reaches FedAvg's final accuracy first in all three scenarios, or "
+        f"{LATER - 1:.0%} later at most"
+    )
+    figures, first = [], True
+    for scenario in SCENARIOS:
+        found = {
+            entry.algorithm: measured[entry]
+            for entry in ITEMS["beyond"].entries(form)
+            if entry.scenario.name == form.scenarios[scenario].name and measured.get(entry)
+        }
+        times = {each.algorithm: each.times[system] for each in on_air(found)}
+        if LAYERED not in times or len(times) < 2:
+            return missing(text)
+        others = {name: time for name, time in times.items() if name != LAYERED}
+        fastest = min(others, key=lambda name: others[name])
+        first = first and times[LAYERED] <= LATER * others[fastest]
+        beside = f"{fastest} {others[fastest]:.0f}"
+        figures.append(f"{scenario}: {times[LAYERED]:.0f} ({beside})")
+    return Claim(text, first, f"times in T_dl: {', '.join(figures)}")
 
 
 def beside_the_oracle(form: Form, measured: Measured, scenario: str) -> Claim:

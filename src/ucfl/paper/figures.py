@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from ucfl.paper.cells import Entry, Floats
 from ucfl.paper.claims import TARGET, silhouettes
+from ucfl.paper.held_out import LAYERED
 from ucfl.paper.items import (
     ADAPTIVE,
     ITEMS,
@@ -107,7 +108,7 @@ def beyond(form: Form, measured: Measured) -> Panels:
     if found:
         best = {k: [r.value("mean", "best") for r in each] for k, each in found.items()}
         lines = {"user-centric": (list(best), np.transpose(_as_many(best.values())))}
-        for label in (ADAPTIVE, "fedavg"):
+        for label in (LAYERED, ADAPTIVE, "fedavg"):
             if results := measured.get(form.entry(LABEL_SHIFT, label)):
                 level = [[r.value("mean", "best")] * len(best) for r in results]
                 lines[label] = (list(best), np.array(level))

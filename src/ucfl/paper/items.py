@@ -237,6 +237,7 @@ ADAPTIVE = "adaptive-user-centric"
 GENEROUS = f"{ADAPTIVE}:streams=all:doubt=1.0"
 #: Names for people of what the paper does not print.
 OURS = {
+    held_out.LAYERED: "Layered",
     ADAPTIVE: "Adaptive",
     GENEROUS: "Adaptive, streams=all, doubt=1",
     **{
@@ -256,7 +257,7 @@ def sweep_entries(form: Form) -> dict[int, Entry]:
 
 def _beyond(form: Form) -> list[Entry]:
     others = ["oracle", "user-centric", "user-centric:streams=4", "fedavg"]
-    own = _crossed(form, [ADAPTIVE, GENEROUS, *others])
+    own = _crossed(form, [held_out.LAYERED, ADAPTIVE, GENEROUS, *others])
     return [*own, *sweep_entries(form).values()]
 
 
@@ -276,7 +277,7 @@ ITEMS = {
         Item("fig-time", "Accuracy against time on air", _time),
         Item("fig-parallel", "Proposed and parallel user-centric learning", _parallel),
         Item("fig-batch", "Effect of n_k, the batch size of the variance", _batch),
-        Item("beyond", "Beyond the paper: mixing that calibrates itself", _beyond),
+        Item("beyond", "Beyond the paper: layered and adaptive mixing", _beyond),
         Item("held-out", "The held-out set", _held_out, held_out.seeds, apart=True),
     )
 }
