@@ -45,7 +45,7 @@ def above_everything(form: Form, measured: Measured, scenario: str) -> Claim:
     printed = max(each.mean for each in TABLE_1[scenario].values())
     text = (
         f"{form.title(scenario)}: layered above every printed value ({printed}) and above "
-        f"adaptive, at most {LAYERED_UNDER_ORACLE} under the oracle; its worst user above those of both"
+        f"adaptive, at most {LAYERED_UNDER_ORACLE} under the oracle; its worst user above both"
     )
     figures, above = [], True
     for who in ("mean", "worst"):
