@@ -70,6 +70,14 @@ def test_fedrep_trains_the_head_then_the_body(users, model, path):
     assert (traffic.down, traffic.up, traffic.work) == (body, body, 5)
 
 
+def test_fedreps_head_has_its_epochs_where_the_body_has_a_number_of_steps(users):
+    fed = make_federation(users, steps=2)
+    few, many = (find(f"fedrep:head_epochs={count}") for count in (1, 4))
+    assert not close(*(each.local(fed, fed.initial(), 1) for each in (few, many)))
+    heads = [each.traffic(fed, {}).work - 1 for each in (few, many)]
+    assert heads[1] == pytest.approx(4 * heads[0])
+
+
 def test_fedreps_epochs_are_those_of_the_official_code():
     assert find("fedrep").head_epochs == 10
 

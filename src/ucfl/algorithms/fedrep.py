@@ -38,7 +38,7 @@ class FedRep(FedPer):
 
     def head_training(self, fed: Federation) -> LocalTraining:
         """The scenario's training, for the head's number of epochs."""
-        return dataclasses.replace(fed.training, epochs=self.head_epochs)
+        return dataclasses.replace(fed.training, epochs=self.head_epochs, steps=None)
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """FedPer's messages; an epoch of the head counts as much as one of the whole model."""
