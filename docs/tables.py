@@ -170,6 +170,22 @@ def group_errors() -> str:
     return f"{table}\n\n(`{found['command']}`)"
 
 
+def second_look() -> str:
+    """Groups in prototypes of untrained networks, and of a model after some rounds."""
+    found = json.loads((BENCHMARKS / "second-look.json").read_text())
+    heads = ["federations", "features of", "k by seed", "rand index", "nearest to their own group"]
+    rows = [
+        [
+            *(row[key] for key in ("what", "features")),
+            ", ".join(map(str, row["k"])),
+            f"{row['rand_index']:.2f}",
+            f"{row['nearest']:.0%}",
+        ]
+        for row in found["rows"]
+    ]
+    return f"{tables.markdown(heads, rows)}\n\n(`{found['command']}`)"
+
+
 def machines() -> str:
     """What the cells ran on."""
     found: dict[tuple[str, str], list[float]] = {}
@@ -355,6 +371,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "participation-cpu": benchmark("participation-cpu", PARTICIPATION),
     "participation-gpu": benchmark("participation-gpu", PARTICIPATION),
     "groups-error": group_errors,
+    "second-look": second_look,
     "last-batch": last_batch,
     "rotated-mnist": rotated_mnist,
     "grid": grid,
