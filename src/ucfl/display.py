@@ -21,6 +21,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
+from ucfl.federation import Links
 from ucfl.measure import Measure
 from ucfl.paper import Page, Survey
 from ucfl.paper.page import CLAIM_HEADERS, claims_as_text
@@ -146,6 +147,8 @@ def show_comparison(result: dict[str, Any]) -> None:
         "worst: the worst user.",
         soft_wrap=True,
     )
+    if said := Links.of(result["uplink"], result["downlink"]).words:
+        answers.print(f"{said} Models down and up are counted by their bytes.", soft_wrap=True)
     if late:
         answers.print(
             "newcomers: users that training never saw, with the model that they get; tuned: after "

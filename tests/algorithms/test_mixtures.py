@@ -18,7 +18,7 @@ from federation.reference import batches, flat, load
 from ucfl.algorithms import find
 from ucfl.algorithms.cfl import CFL, bipartition
 from ucfl.errors import UcflError
-from ucfl.federation import Federation
+from ucfl.federation import Federation, Links
 from ucfl.runs import federation
 from ucfl.users import Users
 from ucfl.users import find as find_scenario
@@ -92,10 +92,11 @@ def test_cfl_names_users_and_not_positions_in_its_second_split():
 
         m, device = 9, torch.device("cpu")
         sizes, present = torch.full((9,), 10), None
-        kept = Federation.kept
+        kept, uplink, downlink = Federation.kept, Federation.uplink, Federation.downlink
+        links = Links()
 
         class rows:  # noqa: N801
-            trainable = 4
+            trainable = size = 4
 
         def initial(self):
             return torch.zeros(9, 4, dtype=torch.float64)

@@ -97,7 +97,8 @@ class APFL(Algorithm):
                 *[training.weight_decay] * bool(training.weight_decay),
             ),
         )
-        theta = Mixing.average(fed.sizes).among(fed.present) @ torch.cat([w, rest], dim=1)
+        average = Mixing.average(fed.sizes).among(fed.present)
+        theta = fed.exchange(average, torch.cat([w, rest], dim=1), tensor(state, "theta"))
         w, _ = fed.parts(theta)
         mixed = alpha[:, None] * v + (1 - alpha[:, None]) * w
         return {

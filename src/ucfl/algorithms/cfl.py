@@ -59,7 +59,7 @@ class CFL(Algorithm):
     def round(self, fed: Federation, state: State, t: int) -> State:
         """FedAvg inside each cluster; then split the clusters that ask for it."""
         theta, labels = tensor(state, "theta"), tensor(state, "labels")
-        local = fed.train(theta, t)
+        local = fed.uplink(fed.train(theta, t), theta)
         update = (local - theta)[:, : fed.rows.trainable].double()
         scale = float(state["scale"]) or float(update.norm(dim=1).max())
         mixing = Mixing.within(fed.sizes, labels).among(fed.present)
@@ -76,7 +76,7 @@ class CFL(Algorithm):
                     if len(absent):
                         follow = nearer(known["updates"][absent], update[members], half)
                         fresh[absent[follow]] = split
-        mixed = mixing @ local
+        mixed = fed.downlink(mixing, mixing @ local, theta)
         state = {"theta": mixed, "labels": fresh, "scale": scale, "streams": mixing.sent}
         return {**state, **known}
 

@@ -33,8 +33,9 @@ class Ditto(Algorithm):
     def round(self, fed: Federation, state: State, t: int) -> State:
         """FedAvg's round, and a local pass of every personal model towards what it received."""
         theta, personal = tensor(state, "theta"), tensor(state, "personal")
+        average = Mixing.average(fed.sizes).among(fed.present)
         return {
-            "theta": Mixing.average(fed.sizes).among(fed.present) @ fed.train(theta, t),
+            "theta": fed.exchange(average, fed.train(theta, t), theta),
             "personal": fed.train(personal, t, Pull(self.strength, towards=theta)),
         }
 

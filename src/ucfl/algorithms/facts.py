@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ucfl.collaboration import Collaboration
+from ucfl.federation import Federation
 from ucfl.wireless import Audience
 
 
@@ -47,6 +48,12 @@ class Findings:
 
     audience: Audience | None = None
     collaboration: Collaboration | None = None
+
+    def on_air(self, fed: Federation) -> Findings:
+        """The same with streams as large as the federation's downlink makes them."""
+        factor = fed.links.factor("downlink", fed.rows)
+        heard = None if self.audience is None else self.audience.scaled(factor)
+        return dataclasses.replace(self, audience=heard)
 
     def of_all(self, users: int, gathered: Callable[[Tensor], Tensor]) -> Findings:
         """The same where processes share the users, and each knows its own users' streams."""

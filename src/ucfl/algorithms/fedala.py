@@ -94,7 +94,7 @@ class FedALA(Algorithm):
         trained = fed.train(torch.cat([base + gap * weights, rest], dim=1), t)
         everyone = torch.ones_like(learnt)
         return {
-            "theta": Mixing.average(fed.sizes).among(fed.present) @ trained,
+            "theta": fed.exchange(Mixing.average(fed.sizes).among(fed.present), trained, theta),
             "local": fed.kept(trained, local),
             "weights": weights[:, inside],
             "learnt": fed.kept(everyone, learnt) if state["averaged"] else learnt,

@@ -39,16 +39,22 @@ class FedAMP(Algorithm):
     def start(self, fed: Federation) -> State:
         """Everyone starts from the same model."""
         own = torch.eye(fed.m, dtype=torch.float64, device=fed.device)
-        return {"theta": fed.initial(), "weights": own}
+        return {"theta": fed.initial(), "weights": own, "received": fed.initial()}
 
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Mix the models as they are, then train each one towards its mixture."""
         theta = self.models(state)
-        weights = self.attention(fed, theta)
-        everyone = torch.arange(fed.m, device=fed.device)
-        mixed = Mixing(weights, everyone).among(fed.present) @ theta
+        had = tensor(state, "received") if "received" in state else theta  # not in older states
+        known = fed.uplink(theta, had)
+        weights = self.attention(fed, known)
+        mixing = Mixing(weights, torch.arange(fed.m, device=fed.device)).among(fed.present)
+        mixed = fed.downlink(mixing, mixing @ known, had)
         trained = fed.train(theta, t, Pull(self.strength / self.alpha, towards=mixed))
-        return {"theta": trained, "weights": fed.kept(weights, tensor(state, "weights"))}
+        return {
+            "theta": trained,
+            "weights": fed.kept(weights, tensor(state, "weights")),
+            "received": fed.kept(mixed, had),
+        }
 
     def attention(self, fed: Federation, theta: Tensor) -> Tensor:
         """ξ [m, m] of the users that are present; absent ones have their own model alone."""

@@ -29,7 +29,8 @@ class FedAvg(Algorithm):
 
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Train everywhere, average."""
-        return {**state, "theta": self.mixing(fed) @ fed.train(self.models(state), t)}
+        theta = self.models(state)
+        return {**state, "theta": fed.exchange(self.mixing(fed), fed.train(theta, t), theta)}
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """One broadcast per stream, one model up per user."""

@@ -78,13 +78,11 @@ class FedEM(Algorithm):
         likelihood = torch.stack(fit, -1).view(*data.real.shape, -1).double()
         q = torch.softmax(shares.log()[:, None] + likelihood, dim=-1)  # [m, n, components]
         average = Mixing.average(fed.sizes).among(fed.present)
-        trained = [
-            (
-                average
-                @ fed.train(row.expand(fed.m, -1), t, example_weights=q[..., k].to(row.dtype))
-            )[0]
-            for k, row in enumerate(components)
-        ]
+        trained = []
+        for k, row in enumerate(components):
+            each = row.expand(fed.m, -1)
+            local = fed.train(each, t, example_weights=q[..., k].to(row.dtype))
+            trained.append(fed.exchange(average, local, each)[0])
         found = (q * data.real[..., None]).sum(1) / data.sizes[:, None]
         return {"components": torch.stack(trained), "shares": fed.kept(found, shares)}
 

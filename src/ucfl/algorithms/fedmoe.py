@@ -78,9 +78,10 @@ class FedMoE(Algorithm):
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Train all of it, average the experts."""
         mixture = self.federation(fed)
-        local = mixture.train(self.models(state), t)
+        theta = self.models(state)
+        local = mixture.train(theta, t)
         experts = Mixing.by_part({~mixture.part("gate"): Mixing.average(fed.sizes)})
-        return {"theta": experts.among(fed.present) @ local}
+        return {"theta": mixture.exchange(experts.among(fed.present), local, theta)}
 
     def model(self, architecture: Architecture, state: State, user: int) -> nn.Module:
         """The experts and the user's own gate."""

@@ -47,7 +47,9 @@ class FedPer(Algorithm):
 
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Train everywhere, average all but the personal part."""
-        return {**state, "theta": self.mixing(fed) @ self.local(fed, self.models(state), t)}
+        theta = self.models(state)
+        local = self.local(fed, theta, t)
+        return {**state, "theta": fed.exchange(self.mixing(fed), local, theta)}
 
     def local(self, fed: Federation, theta: Tensor, t: int) -> Tensor:
         """Local training in round t."""

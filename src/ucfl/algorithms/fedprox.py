@@ -42,7 +42,7 @@ class FedProx(FedAvg):
         theta = tensor(state, "theta")
         local = fed.train(theta, t, Pull(self.mu, towards=theta))
         own = fed.kept(local, tensor(state, "local"))
-        return {"theta": self.mixing(fed) @ local, "local": own}
+        return {"theta": fed.exchange(self.mixing(fed), local, theta), "local": own}
 
     def models(self, state: State) -> Tensor:
         """The global model, or the ones it was averaged from."""

@@ -41,7 +41,8 @@ class Finetuned(Algorithm):
 
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Train, average, then fine-tune as the next round's local training would begin."""
-        theta = self.mixing(fed) @ self.local(fed, tensor(state, "theta"), t)
+        before = tensor(state, "theta")
+        theta = fed.exchange(self.mixing(fed), self.local(fed, before, t), before)
         personal = fed.train(theta, t + 1, training=self.tuning(fed))
         return {"theta": theta, "personal": fed.kept(personal, tensor(state, "personal"))}
 

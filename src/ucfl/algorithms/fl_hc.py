@@ -45,14 +45,14 @@ class FLHC(Algorithm):
     def round(self, fed: Federation, state: State, t: int) -> State:
         """FedAvg inside each cluster; the clustering happens once."""
         theta, labels = tensor(state, "theta"), tensor(state, "labels")
-        local = fed.train(theta, t)
+        local = fed.uplink(fed.train(theta, t), theta)
         if t == self.after + 1:
             here = slice(None) if fed.here is None else fed.here
             updates = (local - theta)[here, : fed.rows.trainable].double().cpu().numpy()
             labels = torch.full_like(labels, -1)  # users that diverged have a cluster of their own
             labels[here] = torch.from_numpy(self.clusters(updates)).to(fed.device)
         mixing = Mixing.within(fed.sizes, labels).among(fed.present)
-        return {"theta": mixing @ local, "labels": labels}
+        return {"theta": fed.downlink(mixing, mixing @ local, theta), "labels": labels}
 
     def cohort(self, fed: Federation, t: int) -> Tensor | None:
         """Everyone in the round that clusters, as published."""

@@ -45,17 +45,15 @@ class IFCA(Algorithm):
         losses = torch.stack([fed.loss(row.expand(fed.m, -1), "train") for row in clusters])
         chosen = losses.nan_to_num(torch.inf).argmin(0)
         labels = fed.kept(chosen, tensor(state, "labels"))
-        local = fed.train(clusters[labels], t)
+        local = fed.uplink(fed.train(clusters[labels], t), clusters[labels])
         here = slice(None) if fed.here is None else fed.here
         members = labels[here] == torch.arange(self.clusters, device=fed.device)[:, None]
         sizes = members * fed.sizes[here].double()
         total = distributed.gathered(sizes.T.contiguous()).sum(0)[:, None]
         # All models go to all users, who cannot choose otherwise: k streams, each for everyone.
         mixing = Mixing(sizes / total.clamp(min=1), torch.arange(self.clusters, device=fed.device))
-        return {
-            "clusters": torch.where(total > 0, mixing @ local[here], clusters),
-            "labels": labels,
-        }
+        mixed = torch.where(total > 0, mixing @ local[here], clusters)
+        return {"clusters": fed.downlink(mixing, mixed, clusters), "labels": labels}
 
     def models(self, state: State) -> Tensor:
         """The model of the cluster that each user chose last."""

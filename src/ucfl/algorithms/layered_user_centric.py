@@ -124,8 +124,10 @@ class LayeredUserCentric(Algorithm):
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Train everywhere; mix part by part, but for everyone's own prior."""
         theta = tensor(state, "theta")
+        had = self._with_prior(fed, state, theta, -1)
         common = self._with_prior(fed, state, fed.train(theta, t, self._undecayed(fed, state)), -1)
-        mixed = self._with_prior(fed, state, self.mixing(fed, state) @ common)
+        mixed = fed.exchange(self.mixing(fed, state), common, had)
+        mixed = self._with_prior(fed, state, mixed)
         state = {**state, "theta": mixed}
         if "personal" not in state:
             return state

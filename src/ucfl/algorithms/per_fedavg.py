@@ -96,7 +96,8 @@ class PerFedAvg(Algorithm):
         factor = fed.training.schedule(t)
         rates = factor * self.alpha, factor * self.beta
         w, _, rest = fed.iterate(Meta(), (w, w, rest), t, self.training(fed), hyper=rates)
-        theta = Mixing.average(fed.sizes).among(fed.present) @ torch.cat([w, rest], dim=1)
+        average = Mixing.average(fed.sizes).among(fed.present)
+        theta = fed.exchange(average, torch.cat([w, rest], dim=1), tensor(state, "theta"))
         personal = fed.train(theta, t + 1, training=self.adaptation(fed))
         return {"theta": theta, "personal": fed.kept(personal, tensor(state, "personal"))}
 

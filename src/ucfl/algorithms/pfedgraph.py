@@ -84,11 +84,13 @@ class PFedGraph(Algorithm):
 
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Train near what was received, infer the graph, mix."""
-        local = self.trained(fed, tensor(state, "theta"), t)
-        weights = self.graph(fed, local)
-        everyone = torch.arange(fed.m, device=fed.device)
+        theta = tensor(state, "theta")
+        local = self.trained(fed, theta, t)
+        received = fed.uplink(local, theta)
+        weights = self.graph(fed, received)
+        mixing = Mixing(weights, torch.arange(fed.m, device=fed.device)).among(fed.present)
         return {
-            "theta": Mixing(weights, everyone).among(fed.present) @ local,
+            "theta": fed.downlink(mixing, mixing @ received, theta),
             "local": fed.kept(local, tensor(state, "local")),
             "weights": fed.kept(weights, tensor(state, "weights")),
         }

@@ -108,7 +108,7 @@ class PFedMe(Algorithm):
         personal = torch.cat([near, near_rest], dim=1)
         average = Mixing.average(fed.sizes).among(fed.present)
         return {
-            "theta": average @ torch.cat([w, rest], dim=1),
+            "theta": fed.exchange(average, torch.cat([w, rest], dim=1), tensor(state, "theta")),
             "personal": fed.kept(personal, tensor(state, "personal")),
         }
 

@@ -65,9 +65,10 @@ class Scaffold(Algorithm):
         renewed = own - common + (theta - local) / (weight[:, None] * training.rate(t))
         renewed[:, fed.rows.trainable :] = 0  # buffers have no gradient to control
         there = average.among(fed.present)
-        moved = there.share.to(theta.dtype) * (there @ (renewed - own))[:1]
+        change = fed.exchange(there, renewed - own, torch.zeros_like(own))
+        moved = there.share.to(theta.dtype) * change[:1]
         return {
-            "theta": there @ local,
+            "theta": fed.exchange(there, local, theta),
             "variates": fed.kept(renewed, own),
             "common": common + moved,
         }

@@ -134,7 +134,8 @@ class UserCentric(Algorithm):
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Train everywhere, mix."""
         mixing = self.mixing(state).among(fed.present)
-        return {**state, "theta": mixing @ fed.train(self.models(state), t)}
+        theta = self.models(state)
+        return {**state, "theta": fed.exchange(mixing, fed.train(theta, t), theta)}
 
     def newcomers(self, fed: Federation, state: State, arrivals: Federation) -> Tensor:
         """The model of the stream whose rule is nearest to the newcomer's own row of W (eq. 7).
@@ -245,7 +246,8 @@ class ParallelUserCentric(UserCentric):
             listeners = mixing.labels == s
             launched = theta[listeners][:1].expand(fed.m, -1)
             stream = Mixing(rule[None], everyone).among(fed.present)
-            fresh[listeners] = (stream @ fed.train(launched, t))[listeners]
+            mixed = fed.exchange(stream, fed.train(launched, t), launched)
+            fresh[listeners] = mixed[listeners]
         return {**state, "theta": fresh}
 
     def traffic(self, fed: Federation, state: State) -> Traffic:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -87,7 +86,9 @@ def run_command(
                 "rounds": chosen.rounds,
                 **result.summary,
                 "tested_model": result.algorithm.tested_model,
-                "traffic": asdict(result.traffic) | {"start": asdict(result.start_traffic)},
+                "uplink": chosen.uplink,
+                "downlink": chosen.downlink,
+                "traffic": runs.traffic_to_json(result.record),
                 "seconds": result.checkpoint.seconds,
                 "dropped": {
                     result.about["users"]["names"][user]: t for user, t in result.dropped.items()

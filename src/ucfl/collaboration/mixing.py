@@ -101,6 +101,10 @@ class Mixing:
         """What part of a model each user sends: all of it."""
         return 1.0
 
+    def products(self, size: int) -> list[tuple[Mixing, Part]]:
+        """The one product, of all ``size`` columns: as :meth:`MixingByPart.products`."""
+        return [(self, Part.joined("all", [(0, size)], size))]
+
     def part(self, users: slice) -> Mixing:
         """What concerns some of the users: their columns, their choices."""
         return Mixing(self.streams[:, users], self.labels[users])

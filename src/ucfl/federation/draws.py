@@ -38,6 +38,17 @@ def uniform(*key: Tensor | int) -> Tensor:
     return counter_hash(*key).double() / (_LOW + 1)
 
 
+def hashed_places(keys: Tensor, count: int) -> Tensor:
+    """[n, count]: a 32-bit hash, as int64, of each key [n] and place: cheap for many places."""
+    place = _scramble((torch.arange(count, device=keys.device) * 0x9E3779B1 + 0x7F4A7C15) & _LOW)
+    return torch.as_tensor(_scramble(keys[:, None] ^ place))
+
+
+def uniform_places(keys: Tensor, count: int) -> Tensor:
+    """[n, count]: a number in [0, 1), as float32, of each key [n] and place."""
+    return (hashed_places(keys, count) >> 8).float() / 2**24
+
+
 def orders(
     seed: int, t: int, ids: Tensor, sizes: Tensor, epochs: int, longest: int, first: int = 0
 ) -> Tensor:

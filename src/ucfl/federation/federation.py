@@ -26,6 +26,7 @@ from ucfl.federation.prototypes import Prototypes
 from ucfl.federation.rows import Rows
 from ucfl.federation.schedule import Batch, Plan
 from ucfl.federation.training import LocalTraining, Pull
+from ucfl.federation.wire import Links, Message, Mixed, Wire
 from ucfl.memory import check_fits
 from ucfl.options import check_seed
 from ucfl.parts import Part
@@ -64,6 +65,7 @@ class Federation:
         variance_batch: float = 1 / 3,
         gathered: Callable[[Tensor], Tensor] = _as_it_is,
         cohort: Callable[[int], Tensor | None] = _everyone,
+        links: Links | None = None,
         **options: Unpack[Options],
     ) -> None:
         self.device = torch.device(device)
@@ -74,6 +76,7 @@ class Federation:
         self.variance_batch = variance_batch
         self.gathered = gathered
         self.cohort = cohort
+        self.links = links or Links()
         self._options: Options = options
         check_seed(seed)
         self.model = LocalModel(model, objective, self.device)
@@ -86,6 +89,7 @@ class Federation:
         self.present: Tensor | None = None
         self._here: tuple[Tensor, list[int]] | None = None
         self.memory = Memory()
+        self.wire = Wire(self.links)
         self._plans: dict[Any, Plan] = {}
         self._with_models: dict[Hashable, Federation] = {}
         self._parts: dict[Hashable, LocalModel] = {}
@@ -149,10 +153,12 @@ class Federation:
         """The columns of Θ that hold a part of the model: ``head``, ``body``, a layer's name."""
         return self.rows.part(name)
 
-    def among(self, present: Tensor | None, memory: Memory | None = None) -> Federation:
-        """The same federation with some users absent, and with what optimisers remember."""
+    def among(
+        self, present: Tensor | None, memory: Memory | None = None, wire: Wire | None = None
+    ) -> Federation:
+        """The same federation with some users absent, and with what a round remembers."""
         fed = copy.copy(self)
-        fed.memory = memory or Memory()
+        fed.memory, fed.wire = memory or Memory(), wire or Wire(self.links)
         fed.present, fed._here = None, None
         if present is not None:  # all of these, too: other processes may have absent users
             fed.present = present.to(self.device)
@@ -175,9 +181,13 @@ class Federation:
         """The same users with another model, made once for each ``key``."""
         if key not in self._with_models:
             self._with_models[key] = self._again(
-                self.users, make(self), gathered=self.gathered, cohort=self.cohort
+                self.users,
+                make(self),
+                gathered=self.gathered,
+                cohort=self.cohort,
+                links=self.links,
             )
-        return self._with_models[key].among(self.present, self.memory)
+        return self._with_models[key].among(self.present, self.memory, self.wire)
 
     def of(self, users: Users) -> Federation:
         """Other users with the same model, objective and training; everyone is present."""
@@ -196,6 +206,38 @@ class Federation:
             **others,
             **self._options,
         )
+
+    # -- what is sent ------------------------------------------------------------------------
+
+    def exchange(self, mixing: Mixed, rows: Tensor, since: Tensor) -> Tensor:
+        """WΘ as users receive it: rows of Θ go up, streams come down, both as the links let them.
+
+        ``since`` are the rows that users had received before (their columns that are mixed), which
+        both sides know: what is sent is the change since then. Without compression, ``mixing @
+        rows``.
+        """
+        if self.links.compresses("uplink"):
+            sent = (each for _, part in mixing.products(self.rows.size) for each in part.ranges)
+            rows = self._up(rows, since, Part.joined("", sent, self.rows.size))
+        return self.downlink(mixing, mixing @ rows, since)
+
+    def uplink(self, rows: Tensor, since: Tensor) -> Tensor:
+        """Whole rows as the server has them, for methods that look at users' models there."""
+        whole = Part.joined("", [(0, self.rows.size)], self.rows.size)
+        return self._up(rows, since, whole) if self.links.compresses("uplink") else rows
+
+    def downlink(self, mixing: Mixed, mixed: Tensor, since: Tensor) -> Tensor:
+        """Mixed rows as users have them, each stream of ``mixing`` being one message."""
+        if not self.links.compresses("downlink"):
+            return mixed
+        for streams, part in mixing.products(self.rows.size):
+            mixed = self.wire.down(mixed, since, Message.of(part, self.rows), streams)
+        return mixed
+
+    def _up(self, rows: Tensor, since: Tensor, part: Part) -> Tensor:
+        if not part.count:
+            return rows
+        return self.wire.up(rows, since, Message.of(part, self.rows), self.users.ids, self.here)
 
     # -- training ---------------------------------------------------------------------------
 

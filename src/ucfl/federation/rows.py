@@ -94,6 +94,11 @@ class Rows:
         return {name: list(shape) for name, _, _, shape, _ in self._slots}
 
     @property
+    def slots(self) -> list[Part]:
+        """The columns of every parameter and buffer, in the same order."""
+        return [Part(name, ((start, end),), self.size) for name, start, end, *_ in self._slots]
+
+    @property
     def head(self) -> str:
         """The name of the last layer that has trained parameters."""
         return [layer_of(name) for name, _, end, *_ in self._slots if end <= self.trainable][-1]

@@ -264,8 +264,18 @@ def _record(file: Path, about: dict[str, Any], arrays: dict[str, NDArray[Any]]) 
             kept_last_batch="last_batch" not in about["scenario"],
         ),
         collaboration=_collaboration(floats, labels, plan),
-        audience=Audience.of(labels),
+        audience=_audience(labels, about["scenario"], floats["traffic"]),
     )
+
+
+def _audience(
+    labels: Whole | None, scenario: Mapping[str, Any], traffic: Floats
+) -> Audience | None:
+    """Of streams as large as they were: a cell keeps labels alone, and the models sent."""
+    whole = Audience.of(labels)
+    if whole is None or scenario.get("downlink", "none") == "none":
+        return whole
+    return whole.scaled(float(traffic[-1, 0]) / whole.models)
 
 
 def _plan(found: Collaboration | None, heard: Whole | None) -> Whole | None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucfl.errors import UcflError
+from ucfl.federation import Links
 from ucfl.report.answer import SHARED_OR_ALONE, TOLD_THE_GROUPS, Story, answer
 from ucfl.report.collaboration import Panel, by_seed, collaboration
 from ucfl.report.palette import GROUPS, styles
@@ -47,7 +48,8 @@ def gather(folders: Sequence[Path]) -> dict[str, list[Run]]:
     for run in every:
         first, other = every[0].about["configuration"], run.about["configuration"]
         old, new = first["scenario"], other["scenario"]
-        if differ := sorted(key for key in new if new[key] != old.get(key)):
+        # What came later is named only where it is set, so either may lack a field.
+        if differ := sorted(key for key in {*new, *old} if new.get(key) != old.get(key)):
             raise UcflError(
                 f"{every[0].folder} and {run.folder} cannot be compared: their scenarios differ "
                 f"in {', '.join(differ)}."
@@ -217,6 +219,9 @@ def _notes(story: Story, records: dict[str, list[Record]]) -> list[str]:
             f"In a round, {story['participants']} of the {story['users']} users take part; all of "
             "them are evaluated."
         )
+    scenario = next(iter(records.values()))[0].scenario
+    if said := Links.of(scenario.uplink, scenario.downlink).words:
+        notes.append(f"{said} Broadcasts and uploads are counted by their bytes, in whole models.")
     for label, found in records.items():
         notes += [f"{label}, seed {one.seed}: {one.stopped}." for one in found if one.stopped]
         short = [o for o in found if o.rounds < o.scenario.rounds and not o.stopped]

@@ -2,7 +2,7 @@
 
 from ucfl.runs.building import federation
 from ucfl.runs.callbacks import Callback, RoundInfo, StopRun
-from ucfl.runs.compare import Comparison, compare
+from ucfl.runs.compare import Comparison, compare, traffic_to_json
 from ucfl.runs.folder import Run, find_runs
 from ucfl.runs.loop import Stopped
 from ucfl.runs.planning import Question
@@ -30,4 +30,5 @@ __all__ = [
     "find_runs",
     "run",
     "time_to",
+    "traffic_to_json",
 ]

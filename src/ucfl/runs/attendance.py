@@ -11,6 +11,7 @@ from torch import Tensor
 from ucfl import distributed
 from ucfl.algorithms import Algorithm, State
 from ucfl.federation import Federation
+from ucfl.federation.wire import LINKS
 from ucfl.runs.deadline import Deadline
 from ucfl.users import Users
 from ucfl.wireless import Audience, Traffic
@@ -71,11 +72,14 @@ class Attendance:
         return asked
 
     def _traffic(self, asked: Tensor, state: State) -> Traffic:
-        return self.algorithm.next_traffic(self.fed.among(self.mine(asked)), state)
+        """What the round declares, as compressed as whole models are."""
+        sent = self.algorithm.next_traffic(self.fed.among(self.mine(asked)), state)
+        up, down = (self.fed.links.factor(link, self.fed.rows) for link in LINKS)
+        return Traffic(down=down * sent.down, up=up * sent.up, work=sent.work)
 
     def _audience(self, state: State) -> Audience | None:
         """That of all processes, where each knows of its own users."""
-        found = self.algorithm.audience(state)
+        found = self.algorithm.findings(state).on_air(self.fed).audience
         if found is None or distributed.ranks() == 1:
             return found
         device = self.fed.device

@@ -13,6 +13,7 @@ from ucfl.federation import (
     CohortFunction,
     Cohorts,
     Federation,
+    Links,
     LocalTraining,
     Objective,
     create,
@@ -81,6 +82,7 @@ def federation(
 ) -> Federation:
     """The federation that a scenario and a seed describe: this process's share of it."""
     distributed.join()
+    links = Links.of(scenario.uplink, scenario.downlink)
     users = users if users is not None else scenario.build(seed)
     cohorts = Cohorts.of(users, seed, Participation.of(scenario.participation), participation)
     mine = distributed.share(len(users))
@@ -110,6 +112,7 @@ def federation(
         variance_batch=scenario.variance_batch,
         gathered=distributed.gathered,
         cohort=lambda t: None if (all_ := cohorts(t)) is None else all_[mine.start : mine.stop],
+        links=links,
         **engine,
     )
 

@@ -21,6 +21,7 @@ from ucfl.runs.configuration import Configuration
 from ucfl.runs.folder import Run, deviation
 from ucfl.runs.loop import OnDivergence, OnNote
 from ucfl.runs.progress import OnRound, shown_in_notebook
+from ucfl.runs.record import Record
 from ucfl.runs.starting import check_served, train
 from ucfl.users import ModelSource, Scenario, Users
 from ucfl.wireless import Traffic
@@ -48,12 +49,14 @@ class Comparison:
             "rounds": self.scenario.rounds,
             "seeds": list(self.seeds),
             "metric": asdict(measure),
+            "uplink": self.scenario.uplink,
+            "downlink": self.scenario.downlink,
             "algorithms": {label: rows[label] for label in order},
         }
 
     def _row(self, runs: list[Run]) -> dict[str, Any]:
         records = [run.record for run in runs]
-        first, sent = records[0], Traffic(*records[0].traffic[-1].tolist())
+        first = records[0]
 
         def summarised(who: str, statistic: Any) -> dict[str, float]:
             return {
@@ -67,11 +70,27 @@ class Comparison:
             "std": {who: summarised(who, deviation) for who in ("mean", "worst")},
             "newcomers": over_seeds([record.newcomers for record in records]),
             "tested_model": first.algorithm.tested_model,
-            "traffic": asdict(sent) | {"start": asdict(first.start)},
+            "traffic": traffic_to_json(first),
             "seconds": float(sum(record.seconds for record in records)),
             "runs": [str(run.folder) for run in runs],
             "dropped": sum(record.dropped for record in records),
         }
+
+
+def traffic_to_json(record: Record) -> dict[str, Any]:
+    """What the last round sent, in models and in bytes, and what was sent before the first.
+
+    Models are counted by their bytes: a compressed one is less than one. ``up_bytes`` are those of
+    all users that took part.
+    """
+    sent, there = Traffic(*record.traffic[-1].tolist()), record.users
+    if record.cohorts is not None:
+        there = int(record.cohorts[-1].sum())
+    in_bytes = {
+        "down_bytes": round(sent.down_bytes(record.model_bytes)),
+        "up_bytes": round(sent.up_bytes(record.model_bytes, there)),
+    }
+    return asdict(sent) | in_bytes | {"start": asdict(record.start)}
 
 
 def compare(

@@ -21,7 +21,9 @@ from ucfl.federation import (
 from ucfl.users import Scenario, Users
 
 #: Fields of a later version; a default is not named, so that folders keep the names that they had.
-LATER = ("classes_per_user", "sigma", "fewest", "group_shares", "permute_pixels")
+LATER = (
+    "classes_per_user", "sigma", "fewest", "group_shares", "permute_pixels", "uplink", "downlink",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

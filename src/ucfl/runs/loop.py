@@ -12,13 +12,11 @@ import torch
 from torch import Tensor
 
 from ucfl import distributed
-from ucfl.algorithms import Algorithm
+from ucfl.algorithms import Algorithm, State
 from ucfl.algorithms.algorithm import check_models, check_state
 from ucfl.errors import Diverged, UcflError
-from ucfl.federation import (
-    Federation,
-    Memory,
-)
+from ucfl.federation import Federation, Memory, Wire
+from ucfl.federation.wire import LINKS
 from ucfl.runs import stopping
 from ucfl.runs.arrivals import welcome
 from ucfl.runs.attendance import Attendance
@@ -151,7 +149,8 @@ class Loop:
 
     def _told(self, point: Checkpoint) -> Checkpoint:
         """The checkpoint with what the algorithm says of its state: readers have no other way."""
-        findings = self.algorithm.findings(point.state).of_all(
+        findings = self.algorithm.findings(point.state).on_air(self.fed)
+        findings = findings.of_all(
             len(self.users), lambda each: self.fed.gathered(each.to(self.fed.device))
         )
         try:
@@ -177,22 +176,23 @@ class Loop:
         t, dropped, nobody = point.round + 1, dict(point.dropped), False
         while True:
             memory = Memory.of(point.state)
+            wire = Wire.of(self.fed.links, self.fed.seed, t, point.state)
             present, late = self.attendance.of(t, dropped, point.state)
-            fed = self.fed.among(self.attendance.mine(present), memory)
+            fed = self.fed.among(self.attendance.mine(present), memory, wire)
             if present is not None and not bool(present.any()):
                 state, nobody = point.state, True  # a round that changes nothing
                 break
             try:
                 state = self.algorithm.round(fed, point.state, t)
                 check_state(self.algorithm.name, state)
-                state = {**state, **fed.memory.after}
+                state = {**state, **fed.memory.after, **fed.wire.after}
                 break
             except Diverged as error:
                 dropped |= dict.fromkeys(error.users, t)
                 if self.on_divergence == "stop" or len(dropped) == len(self.users):
                     raise Diverged(error.users, self.users.names, t) from None
                 self._note(str(Diverged(error.users, self.users.names, t)))
-        sent = Traffic(0, 0, 0) if nobody else self.algorithm.traffic(fed, state)
+        sent = Traffic(0, 0, 0) if nobody else self._sent(fed, state)
         after = Checkpoint(
             t,
             time.perf_counter() - began,
@@ -206,6 +206,16 @@ class Loop:
             None if late is None else torch.cat([point.missed, late[None]]),
         )
         return replace(after, history=self._evaluated(after))
+
+    def _sent(self, fed: Federation, state: State) -> Traffic:
+        """What a round has sent: what the algorithm declares, where links compress as it was."""
+        declared, wire = self.algorithm.traffic(fed, state), fed.wire
+        wire.check(self.algorithm.name, declared.down, declared.up, fed.rows.size)
+        up, down = (
+            wire.bytes[link] / fed.rows.bytes if fed.links.compresses(link) else models
+            for link, models in zip(LINKS, (declared.up, declared.down), strict=True)
+        )
+        return Traffic(down=down, up=up, work=declared.work)
 
     def _with_newcomers(self, point: Checkpoint) -> Checkpoint:
         """The last round, with what newcomers get out of it."""

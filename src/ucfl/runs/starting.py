@@ -41,6 +41,14 @@ OWN_WEIGHTS = (
 )
 
 
+#: Said where broadcasts are compressed and not everyone takes part in every round.
+ABSENT = (
+    "a compressed broadcast is a change of what its listeners had, so absent users are taken to "
+    "hear every broadcast: who was switched off would have to fetch its model whole, which is not "
+    "counted."
+)
+
+
 def run(
     scenario: str | Scenario,
     algorithm: str | Algorithm | type[Algorithm],
@@ -128,6 +136,9 @@ def train(
         on_note(OWN_WEIGHTS)
     scenario = explicit(scenario)
     configuration = Configuration.of(scenario, algorithm, fed, users)
+    absent = bool(configuration.cohorts) or scenario.deadline is not None
+    if absent and fed.links.compresses("downlink") and on_note:
+        on_note(ABSENT)
     folder = out or Path("runs") / configuration.folder_name
     identity = configuration.identity()
     distributed.check_equal(

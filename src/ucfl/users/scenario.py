@@ -147,6 +147,12 @@ class Scenario(BaseModel):
     system: str | None = Field(
         None, description="the network that a deadline is for, as slow-uplink or urban-micro:seed=1"
     )
+    uplink: str = Field(
+        "none",
+        description="how users' messages are compressed: none, quantise:bits=8, top-k:share=0.05, "
+        "sketch:share=0.1 (docs/compression.md)",
+    )
+    downlink: str = Field("none", description="how broadcasts are compressed, in the same words")
     variance_batch: VarianceBatch = Field(
         1 / 3, description="n_k of eq. 9: a share of the user's data if below 1, else a count"
     )

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 #: Which stream each user listens to: [m] numbers from 0.
 Labels = NDArray[np.int64]
+#: How far parts may be from their share of a compressed model: each has scales and places of its
+#: own.
+SLACK = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,13 +34,21 @@ class Audience:
 
     @property
     def labels(self) -> Labels | None:
-        """Each user's stream, where streams carry the whole model."""
-        return self.parts[0][1] if [share for share, _ in self.parts] == [1.0] else None
+        """Each user's stream, where all that is broadcast has the same listeners."""
+        return self.parts[0][1] if len(self.parts) == 1 else None
 
     def fits(self, models: float) -> bool:
         """Whether it is the audience of so many models."""
-        heard = sum(share * (int(labels.max()) + 1) for share, labels in self.parts)
-        return math.isclose(heard, models, rel_tol=1e-9)
+        return math.isclose(self.models, models, rel_tol=SLACK)
+
+    @property
+    def models(self) -> float:
+        """How many models its streams carry together."""
+        return sum(share * (int(labels.max()) + 1) for share, labels in self.parts)
+
+    def scaled(self, factor: float) -> Audience:
+        """The same where streams are compressed to so much of what they were."""
+        return Audience(tuple((share * factor, labels) for share, labels in self.parts))
 
     def of_all(self, gathered: Callable[[Labels], Labels]) -> Audience:
         """That of all users, where this one has some of them; ``gathered`` adds the others."""

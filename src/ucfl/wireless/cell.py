@@ -91,7 +91,8 @@ class RadioCell(System):
         listeners = Audience.of(audience)
         if listeners is None or not listeners.fits(models):
             return models * self._bits / float(self.down_rates.min())
-        return sum(share * self._broadcasts(labels) for share, labels in listeners.parts)
+        sent = sum(share * self._broadcasts(labels) for share, labels in listeners.parts)
+        return sent * (models / listeners.models)  # 1, unless parts are compressed
 
     def _broadcasts(self, labels: Labels) -> float:
         """Time of one model for each stream."""

@@ -128,7 +128,9 @@ class System(ABC):
 
         def lasts(t: int, traffic: Traffic) -> float:
             draw = None if seed is None else (seed, t)
-            if t == 0 or present is None or present[t - 1].all():
+            if t == 0:  # θ⁰ is for everyone, whatever streams there will be
+                return self.round_time(traffic, users, None, draw)
+            if present is None or present[t - 1].all():
                 return self.round_time(traffic, users, listeners, draw)
             here = present[t - 1]
             if not here.any():
