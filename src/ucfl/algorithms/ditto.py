@@ -24,6 +24,8 @@ class Ditto(Algorithm):
     reference: ClassVar[str] = "Li et al., ICML 2021"
     cost: ClassVar[str] = "1 down, 1 up, twice the work"
     sharded: ClassVar[bool] = True
+    deployable: ClassVar[bool] = True
+    of_users: ClassVar[frozenset[str]] = frozenset({"theta", "personal"})
     tested_model: ClassVar[str] = "personalised"
 
     def start(self, fed: Federation) -> State:
@@ -34,9 +36,13 @@ class Ditto(Algorithm):
         """FedAvg's round, and a local pass of every personal model towards what it received."""
         theta, personal = tensor(state, "theta"), tensor(state, "personal")
         return {
-            "theta": Mixing.average(fed.sizes).among(fed.present) @ fed.train(theta, t),
+            "theta": self.mixed(fed, state, fed.train(theta, t)),
             "personal": fed.train(personal, t, Pull(self.strength, towards=theta)),
         }
+
+    def rule(self, fed: Federation, state: State) -> Mixing:
+        """The global models' average."""
+        return Mixing.average(fed.sizes).among(fed.present)
 
     def models(self, state: State) -> Tensor:
         """The personal models."""

@@ -63,7 +63,7 @@ class MixingByPart:
                 f"parts of a model of {self._size} parameters do not fit rows of {theta.shape[1]}."
             )
         pieces: dict[int, Tensor] = {}  # by their first column
-        for mixing, part in self._products():
+        for mixing, part in self.products():
             mixed = mixing @ part.of(theta)
             for (start, _), columns in zip(part.ranges, mixed.split(part.lengths, 1), strict=True):
                 pieces[start] = columns
@@ -74,7 +74,7 @@ class MixingByPart:
         whole = [pieces[start] for start in sorted(pieces)]
         return whole[0] if len(whole) == 1 else torch.cat(whole, dim=1)
 
-    def _products(self) -> list[tuple[Mixing, Part]]:
+    def products(self) -> list[tuple[Mixing, Part]]:
         """Each mixing matrix with all of its columns."""
         found: dict[int, tuple[Mixing, Part]] = {}
         for part, mixing in self.parts.items():
