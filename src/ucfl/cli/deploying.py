@@ -136,6 +136,10 @@ def user_command(
     state: Annotated[Path, typer.Option(help="Where this user keeps its model.")] = Path("state"),
     model: Model = None,
     device: Device = "auto",
+    reproducible: Annotated[
+        bool,
+        typer.Option("--reproducible", help="Equal a simulation to the bit, for twice the work."),
+    ] = False,
     patience: Annotated[
         float, typer.Option(help="Seconds to try to reach a server that is gone.", min=1)
     ] = 3600.0,
@@ -154,6 +158,7 @@ def user_command(
         state=state,
         model=model,
         device=device,
+        reproducible=reproducible,
         patience=patience,
         said=say,
     )

@@ -11,6 +11,7 @@ from ucfl.errors import UcflError
 from ucfl.runs import Run
 from ucfl.runs.claim import is_run
 from ucfl.users import Scenario
+from ucfl.users.scenarios import to_toml
 
 
 def demonstrate(
@@ -35,10 +36,10 @@ def demonstrate(
     names = user_names(len(users))
     with processes(work) as started:
         started.prepare(users, names)
-        options = server_options(scenario, algorithm, seed, out, deadline)
+        options = server_options(scenario, algorithm, seed, work, out, deadline)
         server = started.start_server(*options, *(["--fresh"] if fresh else []))
         for name in names:
-            started.start_user(name)
+            started.start_user(name, "--reproducible")
         said(f"a server and {len(names)} users, at {started.address}")
         code = server.wait()
         if code:
@@ -53,13 +54,12 @@ def user_names(count: int) -> list[str]:
 
 
 def server_options(
-    scenario: Scenario, algorithm: str, seed: int, out: Path, deadline: float
+    scenario: Scenario, algorithm: str, seed: int, work: Path, out: Path, deadline: float
 ) -> list[str]:
     """What a server is told to train these users with this algorithm."""
-    file = out.parent / f".{out.name}-scenario.toml"
-    del file
+    file = work / "scenario.toml"
+    file.write_text(to_toml(scenario), encoding="utf-8")
     return [
-        scenario.name, "--algorithm", algorithm, "--seed", str(seed), "--rounds",
-        str(scenario.rounds), "--users", str(scenario.users), "--set", f"users={scenario.users}",
+        str(file), "--algorithm", algorithm, "--seed", str(seed), "--users", str(scenario.users),
         "--out", str(out), "--deadline", str(deadline), "--drawn",
     ]  # fmt: skip

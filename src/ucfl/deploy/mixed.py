@@ -49,6 +49,12 @@ def server_state(algorithm: Algorithm, fed: Federation, state: State) -> State:
     return kept
 
 
+def seen(state: State) -> State:
+    """The server's state as the algorithm knows it: models are named, but not here."""
+    models = str(state[BEGIN + "models"]).split(",")
+    return {**state, **{name: torch.zeros(0) for name in models}}
+
+
 def begin_of(algorithm: Algorithm, state: State, user: int) -> tuple[dict[str, Any], ArrayRecord]:
     """What a user is sent of the first state: values, and its own rows."""
     values: dict[str, Any] = {k: v for k, v in state.items() if not isinstance(v, Tensor)}

@@ -54,6 +54,11 @@ def address_of(text: str) -> tuple[str, int]:
 def start_logging() -> None:
     """Our own lines on standard error; of Flower and its web server only what ends them."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    quieten()
+
+
+def quieten() -> None:
+    """Levels of loggers: ours tells what happens."""
     logging.getLogger("ucfl.deploy").setLevel(logging.INFO)
     for name in ("flwr", "uvicorn", "uvicorn.error", "asyncio", "httpx", "httpcore"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -76,10 +81,11 @@ def serve(
     host, port = address_of(address)
     read_secret(certificates / KEY)  # that nobody else can read it
     link = SuperLink()
+    server = Server(plan, link, lambda: read_public_keys(keys), folder, on_round, on_note)
+    server.register()  # before anybody is answered
     with link.served(host, port, certificates / CERTIFICATE, certificates / KEY) as found:
         if on_note:
             on_note(f"listening at {host}:{found}")
-        server = Server(plan, link, lambda: read_public_keys(keys), folder, on_round, on_note)
         return server.run(resume=resume, fresh=fresh)
 
 
@@ -93,6 +99,7 @@ def take_part(
     state: Path,
     model: str | None,
     device: str,
+    reproducible: bool,
     patience: float,
     said: Callable[[str], None],
 ) -> None:
@@ -106,7 +113,7 @@ def take_part(
         ) from error
     node = SuperNode(address, trusted, read_key(key))
     store = Store(state)
-    user = User(name, one_user(data), store, model, device, node.end, said)
+    user = User(name, one_user(data), store, model, device, reproducible, node.end, said)
     node.serve(user.answer, patience, said)
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from ucfl.algorithms import Algorithm
 from ucfl.deploy.answers import Answers, Ledger
 from ucfl.deploy.contents import Refused, call_of, checked, content, record, size, tensors_of
-from ucfl.deploy.mixed import Broadcast, after_round, begin_of, server_state, with_one_more
+from ucfl.deploy.mixed import Broadcast, after_round, begin_of, seen, server_state, with_one_more
 from ucfl.deploy.protocol import (
     BEGIN,
     COLLABORATE,
@@ -85,7 +85,7 @@ class Plan:
         if not self.algorithm.deployable:
             raise UcflError(
                 f"{self.algorithm.name} cannot be deployed: its rounds exchange more than a row of "
-                "each user; choose layered-user-centric, user-centric, fedavg, fedprox, ditto, local."
+                "each user; choose layered-user-centric, user-centric, fedavg, fedprox or ditto."
             )
 
 
@@ -106,6 +106,7 @@ class Server:
     users: Elsewhere = field(init=False)
     _mixes: bool = field(default=True, init=False)
     _refused: set[str] = field(default_factory=set, init=False)
+    _silent: dict[str, float] = field(default_factory=dict, init=False)
     _needs_state: set[str] = field(default_factory=set, init=False)
     _needs_initial: set[str] = field(default_factory=set, init=False)
 
@@ -126,6 +127,7 @@ class Server:
                     if known:
                         self._rejoined()
                     point = point or self._started(configuration, again=known is not None)
+                    configuration = self._configuration()
                     self._describe(configuration, point)
                     self._trained(point)
                 before(checkpoint_file(self.folder)).unlink(missing_ok=True)
@@ -165,7 +167,7 @@ class Server:
         return Configuration.of(self.scenario, self.plan.algorithm, self.fed, self.users)
 
     def _describe(self, configuration: Configuration, point: Checkpoint) -> None:
-        once = self.plan.algorithm.start_traffic(self.fed, point.state)
+        once = self.plan.algorithm.start_traffic(self.fed, seen(point.state))
         write_configuration(self.folder, configuration, self.fed, self.users, once, point.round)
 
     def _write_roster(self) -> None:
@@ -173,7 +175,7 @@ class Server:
 
     # -- who is there -----------------------------------------------------------------------
 
-    def _register(self) -> None:
+    def register(self) -> None:
         """Let in whose key is there; keys may be added while the server runs."""
         for name, key in self.keys().items():
             if name not in self.link.nodes:
@@ -187,7 +189,7 @@ class Server:
         self._note(f"waiting for {self.plan.users} users")
         while len(joined) < self.plan.users:
             self._check_stop(0)
-            self._register()
+            self.register()
             new = self.link.online() - set(joined) - self._refused
             for about in self._asked_to_join(new, roster):
                 joined[about.name] = about
@@ -211,7 +213,7 @@ class Server:
         waited = set(self.roster.names)
         while waited and time.monotonic() < until:
             self._check_stop(0)
-            self._register()
+            self.register()
             here = self.link.online() & waited
             for about in self._asked_to_join(here, replace(self.roster, members=())):
                 waited.discard(about.name)
@@ -259,6 +261,7 @@ class Server:
         algorithm, ours = self.plan.algorithm, self._stored_measurements()
         if ours is None:
             ours = self._collaboration(self.roster.names)
+            self._leave_out_refused()
             self._keep_measurements(ours)
         state = algorithm.begun(self.fed, ours)
         if text := algorithm.describe(state):
@@ -266,6 +269,13 @@ class Server:
         self._needs_state |= set(self.roster.names)
         kept = server_state(algorithm, self.fed, state)
         return Checkpoint(0, 0.0, kept, {}, torch.zeros(0, 3, dtype=torch.float64))
+
+    def _leave_out_refused(self) -> None:
+        """The run without users whose measurements could not be used."""
+        members = tuple(m for m in self.roster.members if m.name not in self._refused)
+        if members != self.roster.members:
+            self.roster = replace(self.roster, members=members)
+            self._federate()
 
     def _keep_measurements(self, ours: Mapping[str, Tensor]) -> None:
         data = {name: value.contiguous() for name, value in ours.items()}
@@ -284,13 +294,16 @@ class Server:
             raise unreadable(file, error, "start the run again with --fresh.") from error
 
     def _collaboration(self, names: Sequence[str]) -> dict[str, Tensor]:
-        """What each of these users measures; all are needed: who does not answer is asked again."""
+        """What each of these users measures; who does not answer is asked again, until all have.
+
+        A user whose answer cannot be used is refused, and its row left out.
+        """
         if not self._measures():
             return {}
         initial = record({"row": self.fed.rows.initial})
         found: dict[str, dict[str, Tensor]] = {}
         until = time.monotonic() + self.plan.patience
-        while missing := set(names) - set(found):
+        while missing := set(names) - set(found) - self._refused:
             self._check_stop(0)
             asked = {
                 name: content(self._settings(name).model_dump(), **{INITIAL: initial})
@@ -302,6 +315,7 @@ class Server:
                     found[reply.user] = self._checked_measurements(sent, found)
                 except Refused as error:
                     self._refuse(reply.user, error)
+                    self._refused.add(reply.user)
             if time.monotonic() > until:
                 some = ", ".join(sorted(set(names) - set(found))[:3])
                 raise UcflError(
@@ -309,6 +323,9 @@ class Server:
                 )
             if not asked:
                 self._wait()
+        if not found:
+            raise UcflError("no user's measurements can be used; see the log for why.")
+        names = [name for name in names if name in found]
         down, up = self.fed.rows.bytes, sum(size(each) for each in found.values())
         self.ledger.add(0, down=down, delivered=down * len(names), up=up)
         words = sorted(found[names[0]])
@@ -396,7 +413,7 @@ class Server:
         broadcast, asked = Broadcast(state, rule, self.fed.rows.size), {}
         for name in sorted(self.link.online() & set(self.roster.names)):
             place = self.roster.place(name)
-            if place in point.dropped:
+            if place in point.dropped or self.link.heard(name) <= self._silent.get(name, -1.0):
                 continue
             columns, records = broadcast.to(place)
             values = None
@@ -486,7 +503,7 @@ class Server:
         rule = algorithm.rule(fed, point.state)
         uploads = {user: row for user, row in answers.uploads.items() if bool(mixing[user])}
         state = after_round(point.state, rule, uploads, self.fed.rows.size)
-        sent = algorithm.traffic(fed, state)
+        sent = algorithm.traffic(fed, seen(state))
         row = torch.tensor([astuple(sent)], dtype=torch.float64)
         everyone = point.present is None and bool(present.all())
         return replace(
@@ -502,7 +519,7 @@ class Server:
 
     def _with_late_users(self, point: Checkpoint) -> Checkpoint:
         """Users who come now: their row of W is made, and they join the nearest stream."""
-        self._register()
+        self.register()
         new = self.link.online() - set(self.roster.names) - self._refused
         for about in self._asked_to_join(new, self.roster) if point.round else ():
             if about.classes > self.users.classes:
@@ -547,13 +564,14 @@ class Server:
             waiting.discard(reply.user)
             yield reply
         for name in sorted(waiting):
+            self._silent[name] = time.monotonic()  # asked again when it asks for messages
             log.warning("%s did not answer within %.0f seconds (%s)", name, seconds, kind)
 
     def _refuse(self, user: str, why: Refused) -> None:
         log.warning("refused: the answer of %s: %s", user, why)
 
     def _told(self, point: Checkpoint) -> Checkpoint:
-        return replace(point, findings=self.plan.algorithm.findings(point.state))
+        return replace(point, findings=self.plan.algorithm.findings(seen(point.state)))
 
     def _tell(self, point: Checkpoint) -> None:
         if self.on_round and point.round:

@@ -62,6 +62,7 @@ class LinkState(InMemoryLinkState):
     def __init__(self) -> None:
         super().__init__(NoOpFederationManager(), ObjectStoreFactory().store())
         self.changed = threading.Condition()
+        self.heard: dict[int, float] = {}  # node -> when it last asked for messages
 
     def tell(self) -> None:
         """Wake up who waits for a change."""
@@ -86,6 +87,7 @@ class LinkState(InMemoryLinkState):
         self, node_id: int, limit: int | None, *, run_id: int | None = None
     ) -> list[Message]:
         """A node's messages; where there is none, one that comes in the next seconds."""
+        self.heard[node_id] = time.monotonic()
         end = time.monotonic() + HELD
         with self.changed:
             while True:
@@ -151,6 +153,10 @@ class SuperLink:
         """Who is connected."""
         self.state.acknowledge_task_heartbeat(self._task)
         return {self.names[node] for node in self.state.get_nodes(self._run)}
+
+    def heard(self, user: str) -> float:
+        """When a user last asked for messages (monotonic); a dead or busy one does not."""
+        return self.state.heard.get(self.nodes[user], 0.0)
 
     def send(self, contents: Mapping[str, RecordDict], kind: str, seconds: float) -> None:
         """Put a message for each of these users, which is void after so many seconds.
@@ -234,6 +240,7 @@ class SuperLink:
             log_config=None,
             access_log=False,
             lifespan="on",
+            ws="none",
         )
         config.load()
         assert config.ssl is not None

@@ -42,7 +42,7 @@ from ucfl.deploy.protocol import (
     said,
 )
 from ucfl.errors import Diverged, UcflError
-from ucfl.federation import MODELS, Federation, Memory
+from ucfl.federation import MODELS, Federation, Gradients, Memory
 from ucfl.runs.building import federation
 from ucfl.runs.folder import EVALUATED
 from ucfl.users import SPLITS, Scenario, Users
@@ -52,9 +52,14 @@ PACKAGES = ("ucfl", "torch", "flwr")
 
 
 class OneUser(Federation):
-    """A federation of one user, whose trainings of the round at hand are remembered."""
+    """A federation of one user, whose trainings of the round at hand are remembered.
+
+    ``twice`` has the same user two times: what several models are computed by is not what one is
+    computed by, and rounding differences grow. A simulation's bits need at least two (docs/deploy).
+    """
 
     remembered: dict[tuple[int, int], tuple[Tensor, dict[str, Tensor]]]
+    twice: Federation | None
 
     def train(self, theta: Tensor, t: int, *given: Any, **named: Any) -> Tensor:
         """Local training; the same training of the same round is not done again."""
@@ -67,10 +72,28 @@ class OneUser(Federation):
             self.memory.trainings += 1
             return rows
         before = set(self.memory.after)
-        rows = super().train(theta, t, *given, **named)
+        rows = self._trained(theta, t, *given, **named)
         kept = {name: v for name, v in self.memory.after.items() if name not in before}
         self.remembered[key] = rows, kept
         return rows
+
+    def _trained(self, theta: Tensor, t: int, *given: Any, **named: Any) -> Tensor:
+        if self.twice is None:
+            return super().train(theta, t, *given, **named)
+        memory = self.memory
+        old = {name: torch.cat([v, v]) for name, v in (memory.before or {}).items()}
+        pair = self.twice.among(None, Memory(old, trainings=memory.trainings))
+        rows = pair.train(theta.expand(2, -1), t, *given, **named)[:1]
+        memory.after |= {name: value[:1] for name, value in pair.memory.after.items()}
+        memory.trainings = pair.memory.trainings
+        return rows
+
+    def collaboration_round(self, theta: Tensor, batch: float | None = None) -> Gradients:
+        """The user's gradient at θ, and its variance."""
+        if self.twice is None:
+            return super().collaboration_round(theta, batch)
+        found = self.twice.collaboration_round(theta.expand(2, -1), batch)
+        return Gradients(found.full[:1], found.variances[:1], found.batch[:1], found.batches[:1])
 
 
 class Missing(Exception):  # noqa: N818 (what it says)
@@ -90,6 +113,7 @@ class User:
     store: Store
     model: str | None = None
     device: str = "auto"
+    reproducible: bool = False
     ended: Callable[[], None] = lambda: None
     said: Callable[[str], None] = lambda text: None
     _settings: Settings | None = field(default=None, init=False)
@@ -239,12 +263,13 @@ class User:
         return fed
 
     def _made(self, scenario: Scenario, settings: Settings, users: Users) -> OneUser:
-        fed = federation(
-            scenario, settings.seed, users=users, device=self.device, kind=OneUser, plain=True
-        )
+        asked: dict[str, Any] = {"device": self.device, "plain": not self.reproducible}
+        fed = federation(scenario, settings.seed, users=users, kind=OneUser, **asked)
         assert isinstance(fed, OneUser)
-        fed.remembered = {}
-        fed.exchange = _sent_twice
+        fed.remembered, fed.twice = {}, None
+        if self.reproducible:
+            fed.twice = federation(scenario, settings.seed, users=users.select([0, 0]), **asked)
+        fed.exchange = _outside_of_rounds
         return fed
 
     def _upload(self, algorithm: Algorithm, fed: OneUser, state: State, t: int) -> Tensor | None:
@@ -313,7 +338,7 @@ class User:
         return {**plain, **own, **models}
 
 
-def _sent_twice(rows: Tensor) -> Tensor:
+def _outside_of_rounds(rows: Tensor) -> Tensor:
     raise AssertionError("outside of a round nothing is exchanged")
 
 
