@@ -1,0 +1,130 @@
+"""``kill -9`` of a user and of the server: real processes, on loopback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+from deploy.loopback import SCENARIO, people
+
+import ucfl
+from ucfl.deploy.demo import server_options, user_names
+from ucfl.deploy.processes import Processes, processes
+from ucfl.errors import UcflError
+from ucfl.runs import Run
+from ucfl.runs.checkpoint import Checkpoint
+
+#: Seconds until a test that waits for something gives up; nothing depends on it otherwise.
+PATIENCE = 180.0
+USERS = 3
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Processes]:
+    with processes(tmp_path) as found:
+        found.prepare(people(USERS), user_names(USERS))
+        yield found
+
+
+def until(condition: Callable[[], bool], what: str, started: Processes) -> None:
+    """Wait for something to be true."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"{what} did not happen:\n{started.log('server')[-3000:]}")
+        time.sleep(0.02)
+
+
+def stored(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint, if there is one."""
+    try:
+        return Checkpoint.read(folder / "checkpoint.safetensors", torch.device("cpu"))
+    except UcflError:
+        return None
+
+
+def reached(folder: Path, t: int) -> bool:
+    point = stored(folder)
+    return point is not None and point.round >= t
+
+
+def options(folder: Path, algorithm: str, rounds: int, deadline: float) -> list[str]:
+    """Of a server; not --drawn, since these users are nobody's scenario."""
+    scenario = SCENARIO.change({"rounds": rounds, "users": USERS})
+    found = server_options(scenario, algorithm, 0, folder, folder / "run", deadline)
+    return [word for word in found if word != "--drawn"]
+
+
+def test_a_killed_server_goes_on_and_ends_as_if_nothing_had_been(
+    started: Processes, tmp_path: Path
+) -> None:
+    rounds, folder = 30, tmp_path / "run"
+    given = options(tmp_path, "layered-user-centric:personal_model=always", rounds, 60.0)
+    started.start_server(*given)
+    for name in user_names(USERS):
+        started.start_user(name, "--reproducible")
+    until(lambda: reached(folder, 3), "round 3", started)
+    started.kill("server")
+    killed = stored(folder)
+    assert killed is not None
+    assert killed.round < rounds
+    again = started.start_server(*given, "--resume")
+    assert again.wait(PATIENCE) == 0, started.log("server")
+    run = Run.open(folder)
+    assert run.about["sessions"][1]["after_round"] == killed.round
+    alone = ucfl.run(
+        SCENARIO,
+        "layered-user-centric:personal_model=always",
+        users=people(USERS),
+        rounds=rounds,
+        out=tmp_path / "alone",
+        device="cpu",
+    )
+    for name, values in alone.checkpoint.history.items():
+        found = run.checkpoint.history[name]
+        torch.testing.assert_close(found, values, rtol=0, atol=1e-6)
+    # The collaboration round was not repeated: its one measurement per user is the only one.
+    for name in user_names(USERS):
+        assert started.log(name).count("collaboration round") == 1
+    assert (started.folder / "user-00" / "state" / "model.safetensors").exists()
+
+
+def test_a_killed_user_is_missed_and_comes_back(started: Processes, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    server = started.start_server(*options(tmp_path, "ditto", 100_000, 3.0))
+    users = {name: started.start_user(name) for name in user_names(USERS)}
+    until(lambda: reached(folder, 2), "round 2", started)
+    os.killpg(users["user-02"].pid, signal.SIGSTOP)  # it is asked, and does not answer
+    until(lambda: "user-02 did not answer" in started.log("server"), "a missed round", started)
+    missed = stored(folder)
+    assert missed is not None
+    started.kill("user-02")
+    until(lambda: reached(folder, missed.round + 3), "rounds without the user", started)
+    started.start_user("user-02")
+
+    def back() -> bool:
+        point = stored(folder)
+        if point is None or point.present is None:
+            return False
+        mine = point.present[:, 2].int()
+        return bool(((mine[1:] - mine[:-1]) > 0).any()) and bool(mine[-1])
+
+    until(back, "the user's return", started)
+    os.killpg(server.pid, signal.SIGTERM)  # it stops after the round
+    assert server.wait(60) == 130
+    point = stored(folder)
+    assert point is not None
+    assert point.present is not None
+    assert point.present[:, :2].all()  # nobody else missed anything
+    assert not point.present[:, 2].all()
+    kept = point.history["test_accuracy"]
+    assert kept[:, :2].isfinite().all()
+    assert kept[-1, 2].isfinite()
