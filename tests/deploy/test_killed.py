@@ -13,9 +13,8 @@ import torch
 
 pytest.importorskip("flwr")
 
-from deploy.loopback import SCENARIO, people
-
 import ucfl
+from deploy.loopback import SCENARIO, people
 from ucfl.deploy.demo import server_options, user_names
 from ucfl.deploy.processes import Processes, processes
 from ucfl.errors import UcflError
@@ -60,7 +59,7 @@ def options(folder: Path, algorithm: str, rounds: int, deadline: float) -> list[
     """Of a server; not --drawn, since these users are nobody's scenario."""
     scenario = SCENARIO.change({"rounds": rounds, "users": USERS})
     found = server_options(scenario, algorithm, 0, folder, folder / "run", deadline)
-    return [word for word in found if word != "--drawn"]
+    return found[: found.index("--drawn")]
 
 
 def test_a_killed_server_goes_on_and_ends_as_if_nothing_had_been(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -95,8 +97,11 @@ def server_command(
         float, typer.Option(help="Seconds to wait for users before the first round.", min=1)
     ] = 3600.0,
     drawn: Annotated[
-        bool, typer.Option("--drawn", hidden=True, help="Users have the scenario's own data.")
-    ] = False,
+        str | None,
+        typer.Option(
+            "--drawn", hidden=True, help="Users have the scenario's data; whose command this is."
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="The run's folder.")] = Path("runs/deployed"),
     resume: Resume = False,
     fresh: Fresh = False,
@@ -107,9 +112,11 @@ def server_command(
     from ucfl.deploy.server import Plan
 
     start_logging()
+    if drawn is not None:  # the record says how to repeat it, and its files are gone then
+        sys.argv[1:] = shlex.split(drawn)
     chosen = scenario_from(scenario, set_, rounds, model, [algorithm])
     plan = Plan(
-        chosen, algorithms.find(algorithm), seed, users, deadline, patience, own_data=not drawn
+        chosen, algorithms.find(algorithm), seed, users, deadline, patience, own_data=drawn is None
     )
     with display.rounds_shown() as on_round:
         result = serve(

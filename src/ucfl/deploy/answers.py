@@ -13,7 +13,7 @@ from torch import Tensor
 class Answers:
     """By users' places: metrics of the round before, rows of this one, who was there."""
 
-    metrics: dict[int, Mapping[str, Tensor]] = field(default_factory=dict)
+    metrics: dict[int, Mapping[str, float]] = field(default_factory=dict)
     uploads: dict[int, Tensor] = field(default_factory=dict)
     present: list[int] = field(default_factory=list)
     diverged: list[int] = field(default_factory=list)
@@ -25,9 +25,14 @@ class Answers:
         return sum(row.numel() * row.element_size() for row in self.uploads.values())
 
     @property
+    def processor(self) -> float:
+        """Seconds that all users' processes computed since their answers before."""
+        return sum(each.get("processor", 0.0) for each in self.seconds)
+
+    @property
     def slowest(self) -> dict[str, float]:
         """Of each kind of a user's work, the longest."""
-        names = {name for each in self.seconds for name in each}
+        names = {name for each in self.seconds for name in each} - {"processor"}
         return {name: max(each.get(name, 0.0) for each in self.seconds) for name in sorted(names)}
 
 
@@ -37,7 +42,7 @@ class Ledger:
 
     ``down`` counts each stream's content once, as a broadcast does, ``delivered`` as often as it
     went to a user; ``up`` is the sum over users. ``seconds`` are those of the exchange that began
-    the round, of mixing and storing, and of the slowest user's work.
+    the round, of mixing and storing, of the slowest user's work, and of the processors.
     """
 
     entries: dict[int, dict[str, Any]] = field(default_factory=dict)

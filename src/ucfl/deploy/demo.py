@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,5 +63,5 @@ def server_options(
     file.write_text(to_toml(scenario), encoding="utf-8")
     return [
         str(file), "--algorithm", algorithm, "--seed", str(seed), "--users", str(scenario.users),
-        "--out", str(out), "--deadline", str(deadline), "--drawn",
+        "--out", str(out), "--deadline", str(deadline), "--drawn", shlex.join(sys.argv[1:]),
     ]  # fmt: skip

@@ -17,11 +17,9 @@ from ucfl.deploy.contents import Refused
 from ucfl.deploy.protocol import PROTOCOL, Joined
 from ucfl.errors import UcflError, unreadable
 from ucfl.federation import Federation, draws
+from ucfl.runs.deployment import BETWEEN_MACHINES
 from ucfl.runs.files import write_atomically
 from ucfl.users import Examples, Users
-
-#: Beside run.json: who is who, and how many bytes were sent.
-FILE = "deployed.json"
 
 
 @dataclass(frozen=True)
@@ -82,12 +80,12 @@ class Roster:
             "bytes": list(sent),
         }
         text = json.dumps(value, indent=1) + "\n"
-        write_atomically(folder / FILE, lambda path: path.write_text(text))
+        write_atomically(folder / BETWEEN_MACHINES, lambda path: path.write_text(text))
 
     @classmethod
     def read(cls, folder: Path) -> tuple[Roster, list[dict[str, Any]]]:
         """What was kept."""
-        file = folder / FILE
+        file = folder / BETWEEN_MACHINES
         try:
             value = json.loads(file.read_text())
             members = []

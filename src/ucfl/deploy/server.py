@@ -39,9 +39,9 @@ from ucfl.deploy.protocol import (
     Turn,
     said,
 )
-from ucfl.deploy.roster import FILE, AtServer, Elsewhere, Member, Roster
+from ucfl.deploy.roster import AtServer, Elsewhere, Member, Roster
 from ucfl.deploy.superlink import Reply, SuperLink, mark
-from ucfl.deploy.user import checksum
+from ucfl.deploy.user import checksum, metric_names
 from ucfl.errors import UcflError, unreadable
 from ucfl.federation import Architecture, Federation
 from ucfl.runs import stopping
@@ -49,8 +49,9 @@ from ucfl.runs.building import federation
 from ucfl.runs.checkpoint import Checkpoint, before
 from ucfl.runs.claim import claimed
 from ucfl.runs.configuration import Configuration, explicit
+from ucfl.runs.deployment import BETWEEN_MACHINES
 from ucfl.runs.files import write_atomically
-from ucfl.runs.folder import EVALUATED, Run
+from ucfl.runs.folder import Run
 from ucfl.runs.keep import checkpoint_file, keep_anywhere, keep_or_go_on
 from ucfl.runs.loop import OnNote, Stopped
 from ucfl.runs.progress import OnRound, Progress
@@ -86,6 +87,11 @@ class Plan:
             raise UcflError(
                 f"{self.algorithm.name} cannot be deployed: its rounds exchange more than a row of "
                 "each user; choose layered-user-centric, user-centric, fedavg, fedprox or ditto."
+            )
+        if self.scenario.deadline:
+            raise UcflError(
+                "the scenario's deadline is one of a simulated network; leave it out, and give "
+                "--deadline in seconds."
             )
 
 
@@ -123,6 +129,7 @@ class Server:
             with claimed(
                 self.folder, configuration, resume=resume, fresh=fresh, on_note=self.on_note
             ) as point:
+                point = self._fitting(point)
                 if point is None or point.round < configuration.scenario.rounds:
                     if known:
                         self._rejoined()
@@ -140,11 +147,20 @@ class Server:
 
     def _known(self, *, resume: bool) -> Roster | None:
         """Who was who, where a run goes on."""
-        if not resume or not (self.folder / FILE).exists():
+        if not resume or not (self.folder / BETWEEN_MACHINES).exists():
             return None
         roster, entries = Roster.read(self.folder)
         self.ledger = Ledger({int(entry["round"]): entry for entry in entries})
         return roster
+
+    def _fitting(self, point: Checkpoint | None) -> Checkpoint | None:
+        """A stored round, whose users are those of the roster: who came after it comes again."""
+        if point is not None:
+            users = next(iter(point.history.values())).shape[1]
+            if users < len(self.roster.members):
+                self.roster = replace(self.roster, members=self.roster.members[:users])
+                self._federate()
+        return point
 
     def _federate(self) -> None:
         """The server's side of the federation of everybody on the roster."""
@@ -364,6 +380,7 @@ class Server:
         """Round after round; each is stored before the next is asked for."""
         rounds, began = self.scenario.rounds, time.perf_counter() - point.seconds
         stored = point.round if point.history else -1
+        described = len(self.roster.members)
         self.ledger.only_until(point.round)
         while True:
             self._check_stop(stored)
@@ -378,12 +395,17 @@ class Server:
             point = replace(self._evaluated(point, answers), seconds=clock - began)
             if t > rounds:
                 keep_anywhere(self.folder, self._told(point), CPU)
+                if len(self.roster.members) > described:
+                    self._describe(self._configuration(), point)
                 self._write_roster()
                 self._tell(point)
                 return
             if point.round > stored and keep_or_go_on(self.folder, self._told(point), CPU):
                 stored = point.round
                 self._write_roster()
+                if len(self.roster.members) > described:
+                    self._describe(self._configuration(), point)
+                    described = len(self.roster.members)
             self._tell(point)
             kept = time.perf_counter()
             if answers.present:
@@ -392,15 +414,21 @@ class Server:
 
     def _turn(self, point: Checkpoint, t: int | None) -> Answers:
         """One exchange with everybody who is there: finish the round before, begin round t."""
-        began, answers = time.perf_counter(), Answers()
+        began, computed, answers = time.perf_counter(), time.process_time(), Answers()
         asked, broadcast = self._questions(point, t)
         self.ledger.only_until(point.round)
         self.ledger.add(point.round, down=broadcast.bytes, delivered=broadcast.delivered)
         for reply in self._exchange(asked, ROUND, self.plan.deadline):
-            self._take(reply, answers, training=t is not None)
+            self._take(reply, answers, training=t is not None and self._in_cohort(reply.user, t))
         if t is not None:
             self.ledger.add(t, up=answers.bytes)
-            self.ledger.took(t, exchange=time.perf_counter() - began, **answers.slowest)
+            self.ledger.took(
+                t,
+                exchange=time.perf_counter() - began,
+                server_processor=time.process_time() - computed,
+                users_processor=answers.processor,
+                **answers.slowest,
+            )
         return answers
 
     def _questions(
@@ -425,12 +453,17 @@ class Server:
                 settings=self._settings(name),
                 previous=point.round,
                 present=bool(point.round) and bool(self._cohorts(point)[-1, place]),
-                round=t,
+                round=None if t is None or not self._in_cohort(name, t) else t,
                 columns=columns,
                 begin=values,
             )
             asked[name] = content(turn.model_dump(), **records)
         return asked, broadcast
+
+    def _in_cohort(self, name: str, t: int) -> bool:
+        """Whether a user is to train in round t; the others finish and evaluate the one before."""
+        cohort = self.plan.algorithm.cohort(self.fed, t)
+        return cohort is None or bool(cohort[self.roster.place(name)])
 
     def _cohorts(self, point: Checkpoint) -> Tensor:
         """[round, m]: who took part in which round."""
@@ -451,17 +484,13 @@ class Server:
             if answer.diverged:
                 answers.diverged.append(user)
                 return
-            names = [
-                f"{split}_{name}" for split in EVALUATED for name in self.fed.objective.measured
-            ]
-            values = tensors_of(found, METRICS)
-            if sorted(values) != sorted(names) or any(
-                value.shape != (1,) or value.dtype != torch.float32 for value in values.values()
-            ):
+            names = metric_names(self.fed)
+            values = tensors_of(found, METRICS).get("values", torch.zeros(0))
+            if values.shape != (len(names),) or values.dtype != torch.float32:
                 raise Refused("its metrics are not those that were asked for")
             if training:
                 self._take_upload(user, found, answers)
-            answers.metrics[user] = values
+            answers.metrics[user] = dict(zip(names, values.tolist(), strict=True))
             answers.seconds.append(answer.seconds)
             self._needs_state.discard(reply.user)
             self._needs_initial.discard(reply.user)
@@ -479,14 +508,12 @@ class Server:
     def _evaluated(self, point: Checkpoint, answers: Answers) -> Checkpoint:
         """The history with what users found of the round before; NaN for who did not answer."""
         history, m = dict(point.history), len(self.roster.members)
-        for split in EVALUATED:
-            for name in self.fed.objective.measured:
-                key = f"{split}_{name}"
-                now = torch.full((1, m), torch.nan)
-                for user, values in answers.metrics.items():
-                    now[0, user] = values[key][0]
-                old = point.history.get(key, torch.zeros(0, m))[: point.round]
-                history[key] = torch.cat([old, now])
+        for name in metric_names(self.fed):
+            now = torch.full((1, m), torch.nan)
+            for user, values in answers.metrics.items():
+                now[0, user] = values[name]
+            old = point.history.get(name, torch.zeros(0, m))[: point.round]
+            history[name] = torch.cat([old, now])
         return replace(point, history=history)
 
     def _mixed(self, point: Checkpoint, answers: Answers) -> Checkpoint:
@@ -534,7 +561,7 @@ class Server:
         fed, m = self.fed, len(self.roster.members)
         self.roster = replace(self.roster, members=(*self.roster.members, member))
         theirs = self._collaboration([member.name])
-        ours = self._stored_measurements() or {}
+        ours = {name: rows[:m] for name, rows in (self._stored_measurements() or {}).items()}
         state = with_one_more(self.plan.algorithm, fed, point.state, ours, theirs)
         self._federate()
         self._keep_measurements({name: torch.cat([ours[name], theirs[name]]) for name in ours})

@@ -118,6 +118,7 @@ class User:
     said: Callable[[str], None] = lambda text: None
     _settings: Settings | None = field(default=None, init=False)
     _fed: OneUser | None = field(default=None, init=False)
+    _computed: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         if len(self.users) != 1:
@@ -186,14 +187,15 @@ class User:
         except Diverged:
             return content(Answer(diverged=True).model_dump())
         finished = time.perf_counter()
-        metrics = {
-            f"{split}_{name}": values.float().cpu()
-            for split in EVALUATED
-            for name, values in algorithm.metrics(fed, state, split).items()
-        }
+        metrics = {}
+        for split in EVALUATED:
+            for name, values in algorithm.metrics(fed, state, split).items():
+                metrics[f"{split}_{name}"] = values.float().cpu()
         evaluated = time.perf_counter()
         self.store.keep(Kept(settings.run, turn.previous, state))
-        records = {METRICS: record(metrics)}
+        # One array: each is several requests to the server.
+        every = torch.cat([metrics[name] for name in metric_names(fed)])
+        records = {METRICS: record({"values": every})}
         if t is None:
             rows = algorithm.models(state)
             self.store.keep_model(fed.module(rows[0]).state_dict())
@@ -206,8 +208,14 @@ class User:
             "finishing": finished - clock,
             "evaluating": evaluated - finished,
             "training": time.perf_counter() - evaluated,
+            "processor": self._processor(),
         }
         return content(Answer(seconds=seconds).model_dump(), **records)
+
+    def _processor(self) -> float:
+        """Seconds that this process has computed since it was last asked that."""
+        before, self._computed = self._computed, time.process_time()
+        return self._computed - before
 
     def _end(self, _: RecordDict) -> RecordDict:
         self.said("the server says that training is over")
@@ -357,6 +365,11 @@ def _put(rows: Tensor, columns: list[Columns], found: RecordDict) -> Tensor:
             fresh[:, start:end] = part[at : at + end - start].to(fresh)
             at += end - start
     return fresh
+
+
+def metric_names(fed: Federation) -> list[str]:
+    """What is evaluated after a round, in the order in which it is sent."""
+    return [f"{split}_{name}" for split in EVALUATED for name in fed.objective.measured]
 
 
 def checksum(row: Tensor) -> str:
