@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -127,3 +129,62 @@ def test_a_killed_user_is_missed_and_comes_back(started: Processes, tmp_path: Pa
     kept = point.history["test_accuracy"]
     assert kept[:, :2].isfinite().all()
     assert kept[-1, 2].isfinite()
+
+
+def processes_with(word: str) -> list[int]:
+    """Processes of this machine whose command has a word in it, but for zombies."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (place / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if word.encode() in command:
+            found.append(int(place.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc")
+def test_an_interrupted_demo_leaves_no_process(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    command = ["deploy", "demo", "--rounds", "100000", "--out", str(tmp_path / "run")]
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "ucfl", *command],
+        env={**os.environ, "TMPDIR": str(work), "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        end = time.monotonic() + PATIENCE
+        while len(processes_with(str(work))) < 5:  # a server and four users
+            assert time.monotonic() < end
+            assert demo.poll() is None
+            time.sleep(0.05)
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(60) == 130
+    finally:
+        demo.kill()
+    assert not processes_with(str(work))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["layered-user-centric", "user-centric:streams=auto"])
+def test_eight_users_have_the_simulations_accuracies_within_a_tenth_of_a_point(
+    method: str, tmp_path: Path
+) -> None:
+    out, rounds = tmp_path / "run", 8
+    words = ["deploy", "demo", "--algorithm", method, "--users", "8", "--rounds", str(rounds)]
+    subprocess.run(
+        [sys.executable, "-m", "ucfl", *words, "--out", str(out)], check=True, timeout=900
+    )
+    deployed = Run.open(out)
+    scenario = ucfl.users.find("rotated-mnist").change({"users": 8, "rounds": rounds})
+    alone = ucfl.run(scenario, method, out=tmp_path / "alone", device="cpu")
+    for split in ("test", "validation"):
+        apart = deployed.split(split) - alone.split(split)
+        assert abs(100 * apart).max() <= 0.1
+    assert deployed.collaboration is not None
+    assert alone.collaboration is not None
+    torch.testing.assert_close(deployed.collaboration.weights, alone.collaboration.weights)
+    assert torch.equal(deployed.collaboration.labels, alone.collaboration.labels)
+    assert torch.equal(deployed.checkpoint.traffic, alone.checkpoint.traffic)
