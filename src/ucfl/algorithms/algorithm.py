@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ucfl.algorithms.facts import Facts, Findings, code, hyper_parameters, implementation
-from ucfl.collaboration import Collaboration
+from ucfl.collaboration import Collaboration, Mixing, MixingByPart
 from ucfl.errors import UcflError, first_line
 from ucfl.federation import Architecture, Federation, LocalTraining
 from ucfl.federation.objective import Mixture
@@ -69,12 +69,20 @@ class Algorithm(ABC):
     #: Which model a user would deploy, and is tested: aggregated, personalised or local.
     tested_model: ClassVar[str]
 
+    #: Whether users may be on machines of their own: a round sends one row of each user, which the
+    #: server mixes by `rule`, and nothing else passes between them. Not inherited.
+    deployable: ClassVar[bool] = False
+    #: What of the state has a row for each user, which is the user's own.
+    of_users: ClassVar[frozenset[str]] = frozenset({"theta"})
+
     #: Scenario fields that decide nothing here: it has its own, or no use for them.
     unused: ClassVar[frozenset[str]] = frozenset({"variance_batch"})
 
     def __init_subclass__(cls) -> None:
         if "name" not in vars(cls):
             cls.name = cls.__name__
+        if "deployable" not in vars(cls):
+            cls.deployable = False
 
     def __post_init__(self) -> None:
         check_fields(self, self.name)
@@ -97,6 +105,44 @@ class Algorithm(ABC):
     @abstractmethod
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """What a round sends and computes; asked with the state after it."""
+
+    def measured(self, fed: Federation) -> dict[str, Tensor]:
+        """What each user [m, …] sends once, before the first round; most send nothing."""
+        return {}
+
+    def begun(self, fed: Federation, sent: Mapping[str, Tensor]) -> State:
+        """The state before the first round, made of what everyone sent; no user's data is seen."""
+        return self.start(fed)
+
+    def rule(self, fed: Federation, state: State) -> Mixing | MixingByPart | None:
+        """W of a round among who is present, where all that is mixed is one row of each user."""
+        return None
+
+    def mixed(self, fed: Federation, state: State, rows: Tensor, since: Tensor) -> Tensor:
+        """WΘ: what everyone receives of the rows that everyone sends, W being the ``rule``.
+
+        ``since`` are the rows that users had received before (:meth:`Federation.exchange`). Where
+        users are on machines of their own, the server mixes.
+        """
+        if fed.server is not None:
+            return fed.server(rows)
+        rule = self.rule(fed, state)
+        assert rule is not None
+        return fed.exchange(rule, rows, since)
+
+    def joined(
+        self,
+        fed: Federation,
+        state: State,
+        ours: Mapping[str, Tensor],
+        theirs: Mapping[str, Tensor],
+    ) -> State:
+        """The state with one more user behind the others, to whom nothing changes.
+
+        ``ours`` is what the others sent before the first round, ``theirs`` what the new one sends.
+        It has no weight in anybody's mixture.
+        """
+        return state
 
     def next_traffic(self, fed: Federation, state: State) -> Traffic:
         """What the next round will, as deadlines ask; as the last one did, for most."""

@@ -24,6 +24,8 @@ class Ditto(Algorithm):
     reference: ClassVar[str] = "Li et al., ICML 2021"
     cost: ClassVar[str] = "1 down, 1 up, twice the work"
     sharded: ClassVar[bool] = True
+    deployable: ClassVar[bool] = True
+    of_users: ClassVar[frozenset[str]] = frozenset({"theta", "personal"})
     tested_model: ClassVar[str] = "personalised"
 
     def start(self, fed: Federation) -> State:
@@ -33,11 +35,14 @@ class Ditto(Algorithm):
     def round(self, fed: Federation, state: State, t: int) -> State:
         """FedAvg's round, and a local pass of every personal model towards what it received."""
         theta, personal = tensor(state, "theta"), tensor(state, "personal")
-        average = Mixing.average(fed.sizes).among(fed.present)
         return {
-            "theta": fed.exchange(average, fed.train(theta, t), theta),
+            "theta": self.mixed(fed, state, fed.train(theta, t), theta),
             "personal": fed.train(personal, t, Pull(self.strength, towards=theta)),
         }
+
+    def rule(self, fed: Federation, state: State) -> Mixing:
+        """The global models' average."""
+        return Mixing.average(fed.sizes).among(fed.present)
 
     def models(self, state: State) -> Tensor:
         """The personal models."""

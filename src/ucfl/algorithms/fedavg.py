@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
-from ucfl.collaboration import Mixing
+from ucfl.collaboration import Mixing, MixingByPart
 from ucfl.federation import Federation
 from ucfl.wireless import Traffic
 
@@ -21,6 +21,7 @@ class FedAvg(Algorithm):
     reference: ClassVar[str] = "McMahan et al., AISTATS 2017"
     cost: ClassVar[str] = "1 down, 1 up"
     sharded: ClassVar[bool] = True
+    deployable: ClassVar[bool] = True
     tested_model: ClassVar[str] = "aggregated"
 
     def start(self, fed: Federation) -> State:
@@ -30,7 +31,7 @@ class FedAvg(Algorithm):
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Train everywhere, average."""
         theta = self.models(state)
-        return {**state, "theta": fed.exchange(self.mixing(fed), fed.train(theta, t), theta)}
+        return {**state, "theta": self.mixed(fed, state, fed.train(theta, t), theta)}
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """One broadcast per stream, one model up per user."""
@@ -39,6 +40,10 @@ class FedAvg(Algorithm):
     def newcomers(self, fed: Federation, state: State, arrivals: Federation) -> Tensor | None:
         """The global model."""
         return tensor(state, "theta")[:1].expand(arrivals.m, -1)
+
+    def rule(self, fed: Federation, state: State) -> Mixing | MixingByPart:
+        """The average."""
+        return self.mixing(fed)
 
     def mixing(self, fed: Federation) -> Mixing:
         """Who is averaged with whom."""

@@ -27,6 +27,8 @@ class FedProx(FedAvg):
     name: ClassVar[str] = "fedprox"
     reference: ClassVar[str] = "Li et al., MLSys 2020"
     cost: ClassVar[str] = "1 down, 1 up"
+    deployable: ClassVar[bool] = True
+    of_users: ClassVar[frozenset[str]] = frozenset({"theta", "local"})
 
     @property
     def tested_model(self) -> str:  # type: ignore[override]
@@ -42,7 +44,7 @@ class FedProx(FedAvg):
         theta = tensor(state, "theta")
         local = fed.train(theta, t, Pull(self.mu, towards=theta))
         own = fed.kept(local, tensor(state, "local"))
-        return {"theta": fed.exchange(self.mixing(fed), local, theta), "local": own}
+        return {"theta": self.mixed(fed, state, local, theta), "local": own}
 
     def models(self, state: State) -> Tensor:
         """The global model, or the ones it was averaged from."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -17,8 +18,10 @@ from ucfl.algorithms.sampled import (
     NETWORKS,
     feature_length,
     noised,
+    packed,
     sampled,
     sketched,
+    unpacked,
     untrained,
 )
 from ucfl.collaboration import Collaboration, MixedPart, Mixing, MixingByPart
@@ -26,7 +29,7 @@ from ucfl.collaboration.groups import Groups, find_groups
 from ucfl.collaboration.priors import concentration, log_priors, shifts
 from ucfl.collaboration.prototypes import ClassMeans, input_groups, nearest_groups
 from ucfl.errors import UcflError
-from ucfl.federation import Federation, Prototypes, Pull
+from ucfl.federation import Federation, Pull
 from ucfl.options import NotNegative
 from ucfl.parts import Part
 from ucfl.wireless import Audience, Traffic
@@ -72,6 +75,8 @@ class LayeredUserCentric(Algorithm):
     reference: ClassVar[str] = "beyond the paper, docs/algorithms"
     cost: ClassVar[str] = "1 to k down, 1 up; once: 1 down, prototypes up"
     sharded: ClassVar[bool] = True
+    deployable: ClassVar[bool] = True
+    of_users: ClassVar[frozenset[str]] = frozenset({"theta", "prior", "personal"})
     tested_model: ClassVar[str] = "personalised"
 
     def check(self, fed: Federation) -> None:
@@ -90,7 +95,12 @@ class LayeredUserCentric(Algorithm):
 
     def start(self, fed: Federation) -> State:
         """The collaboration round: prototypes decide who shares which layer with whom."""
-        sample, numbers = self._sample(fed)
+        return self.begun(fed, self.measured(fed))
+
+    def begun(self, fed: Federation, sent: Mapping[str, Tensor]) -> State:
+        """Who shares which layer with whom, by everyone's prototypes."""
+        sample = self._sample(sent)
+        numbers = sum(each.numbers for each in unpacked(sent))
         found = self._groups(fed, sample)
         alike, names = input_groups(sample, found.labels)
         nobody = np.zeros_like(found.labels)
@@ -126,13 +136,16 @@ class LayeredUserCentric(Algorithm):
         theta = tensor(state, "theta")
         had = self._with_prior(fed, state, theta, -1)
         common = self._with_prior(fed, state, fed.train(theta, t, self._undecayed(fed, state)), -1)
-        mixed = fed.exchange(self.mixing(fed, state), common, had)
-        mixed = self._with_prior(fed, state, mixed)
+        mixed = self._with_prior(fed, state, self.mixed(fed, state, common, had))
         state = {**state, "theta": mixed}
         if "personal" not in state:
             return state
         near = Pull(self.strength, theta, self._undecayed(fed, state).direction)
         return {**state, "personal": fed.train(tensor(state, "personal"), t, near)}
+
+    def rule(self, fed: Federation, state: State) -> MixingByPart:
+        """Bodies by inputs, heads by meanings."""
+        return self.mixing(fed, state)
 
     def _undecayed(self, fed: Federation, state: State) -> Pull:
         """What takes weight decay off the priors, which are no weights: −λ log π_i / q.
@@ -156,21 +169,55 @@ class LayeredUserCentric(Algorithm):
 
         Prototypes of the users are measured again here.
         """
-        everyone = self._sample(fed, arrivals)[0]
+        first, own = self._placed(fed, state, self.measured(fed), self._sent(arrivals, fed))
+        common = self._with_prior(fed, state, tensor(state, "theta"), -1)
+        theta = Mixing.of_one(torch.tensor(first, device=fed.device), fed.sizes) @ common
+        bias = fed.rows.output_bias(fed.users.classes)
+        if own is None or bias is None:
+            return theta
+        return _added_to(theta, bias, own.to(theta))
+
+    def joined(
+        self,
+        fed: Federation,
+        state: State,
+        ours: Mapping[str, Tensor],
+        theirs: Mapping[str, Tensor],
+    ) -> State:
+        """The new user shares body and head with the group whose prototypes are nearest."""
+        first, own = self._placed(fed, state, ours, theirs)
+        like = torch.tensor(first, device=fed.device)
+        found = {name: tensor(state, name) for name in ("groups", "inputs")}
+        fresh = {name: torch.cat([labels, labels[like]]) for name, labels in found.items()}
+        weights = tensor(state, "weights")
+        rows = torch.cat([weights, weights[like]])
+        state = {**state, **fresh, "weights": torch.cat([rows, rows.new_zeros(len(rows), 1)], 1)}
+        if own is None:
+            return state
+        prior = tensor(state, "prior")
+        return {**state, "prior": torch.cat([prior, own.to(prior)])}
+
+    def _placed(
+        self,
+        fed: Federation,
+        state: State,
+        ours: Mapping[str, Tensor],
+        theirs: Mapping[str, Tensor],
+    ) -> tuple[list[int], Tensor | None]:
+        """For each newcomer, a user of the group with the nearest prototypes, and its own prior."""
+        everyone = self._sample(ours, theirs)
         groups, inputs = (distributed.gathered(tensor(state, n)) for n in ("groups", "inputs"))
         m = len(groups)
         sample, new = everyone.of_users(slice(m)), everyone.of_users(slice(m, None))
         both = torch.stack([groups, inputs], 1).unique(dim=0, return_inverse=True)[1].cpu().numpy()
         nearest = nearest_groups(new.pairs_with(sample), both)
         first = [int(np.flatnonzero(both == one)[0]) for one in nearest]
-        common = self._with_prior(fed, state, tensor(state, "theta"), -1)
-        theta = Mixing.of_one(torch.tensor(first, device=fed.device), fed.sizes) @ common
-        bias, labels = fed.rows.output_bias(fed.users.classes), groups.cpu().numpy()
-        if "prior" not in state or bias is None:
-            return theta
+        if "prior" not in state:
+            return first, None
+        labels = groups.cpu().numpy()
         counts = [sample.counts[labels == labels[one]] for one in first]
         own = [shifts(n[None], *concentration(c)) for n, c in zip(new.counts, counts, strict=True)]
-        return _added_to(theta, bias, torch.from_numpy(np.concatenate(own)).to(theta))
+        return first, torch.from_numpy(np.concatenate(own))
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """A broadcast per body and per head; models of users' own are as much work again."""
@@ -247,25 +294,34 @@ class LayeredUserCentric(Algorithm):
             return Groups(labels, 0.0, sample.pairs().spread(labels))
         return find_groups(sample, fed.seed)
 
-    def _sample(
-        self, fed: Federation, arrivals: Federation | None = None
-    ) -> tuple[ClassMeans, int]:
-        """What users send, with newcomers behind them, and how many numbers each sends."""
-        users, added = self._sent(fed, fed)
-        new = [] if arrivals is None else self._sent(arrivals, fed)[0]
-        return sampled(users, added=added, others=new), sum(each.numbers for each in users)
+    def measured(self, fed: Federation) -> dict[str, Tensor]:
+        """Class prototypes by every network."""
+        return self._sent(fed, fed)
 
-    def _sent(self, fed: Federation, like: Federation) -> tuple[list[Prototypes], list[float]]:
+    def _sample(
+        self, sent: Mapping[str, Tensor], others: Mapping[str, Tensor] | None = None
+    ) -> ClassMeans:
+        """What users sent, with newcomers behind them, in common units."""
+        added = [float(sent[name][0]) for name in sorted(sent) if name.startswith("added/")]
+        return sampled(unpacked(sent), added=added, others=unpacked(others or {}))
+
+    def _sent(self, fed: Federation, like: Federation) -> dict[str, Tensor]:
         """Prototypes by every network, and the variance of the noise on their sums."""
-        found, added = [], []
+        if fed.server is not None and not fed.users.classes:
+            raise UcflError(
+                "bins of numbers are agreed on by all users together, which users on machines of "
+                "their own cannot do yet; choose user-centric, or targets that are classes."
+            )
+        found, added = [], {}
         for number, theta in enumerate(untrained(fed, self.networks)):
             length = feature_length(fed, theta[0]) if self.noise else None
             each = fed.prototypes(theta, length, like)
             if length is not None:
                 each = noised(each, fed, self.noise, length, number)
-                added.append(each.means.shape[2] * (self.noise * length) ** 2)
+                variance = each.means.shape[2] * (self.noise * length) ** 2
+                added[f"added/{number:03d}"] = each.counts.new_full((fed.m,), variance)
             found.append(sketched(each, self.sketch, fed.seed) if self.sketch else each)
-        return found, added
+        return packed(found) | added
 
     def _with_prior(self, fed: Federation, state: State, theta: Tensor, sign: int = 1) -> Tensor:
         """Rows with their users' priors added to the outputs' bias, or taken away from it."""

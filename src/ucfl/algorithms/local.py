@@ -18,6 +18,7 @@ class Local(Algorithm):
     reference: ClassVar[str] = "paper, sec. V-A"
     cost: ClassVar[str] = "nothing"
     sharded: ClassVar[bool] = True
+    deployable: ClassVar[bool] = True
     tested_model: ClassVar[str] = "local"
 
     def start(self, fed: Federation) -> State:

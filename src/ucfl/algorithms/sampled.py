@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -23,6 +23,21 @@ def untrained(fed: Federation, count: int) -> list[Tensor]:
     """Rows of Θ [m, P]: θ⁰, and further first weights for the same model."""
     others = [reinitialised(fed, number).expand(fed.m, -1) for number in range(1, count)]
     return [fed.initial(), *others]
+
+
+def packed(found: Sequence[Prototypes]) -> dict[str, Tensor]:
+    """Prototypes of several networks as named tensors, as they are sent."""
+    words = "means", "variances", "counts"
+    return {f"{word}/{i}": getattr(each, word) for i, each in enumerate(found) for word in words}
+
+
+def unpacked(sent: Mapping[str, Tensor]) -> list[Prototypes]:
+    """What :func:`packed` made tensors of."""
+    count = sum(name.startswith("means/") for name in sent)
+    return [
+        Prototypes(sent[f"means/{i}"], sent[f"variances/{i}"], sent[f"counts/{i}"])
+        for i in range(count)
+    ]
 
 
 def sampled(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from ucfl import distributed
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
-from ucfl.algorithms.sampled import NETWORKS, sampled, untrained
+from ucfl.algorithms.sampled import NETWORKS, packed, sampled, unpacked, untrained
 from ucfl.collaboration import (
     Collaboration,
     Diagnosis,
@@ -59,6 +60,7 @@ class UserCentric(Algorithm):
     cost: ClassVar[str] = "k down, 1 up; once: 1 down, 1 up"
     sharded: ClassVar[bool] = True
     streams_can_be_chosen: ClassVar[bool] = True
+    deployable: ClassVar[bool] = True
     tested_model: ClassVar[str] = "aggregated"
 
     @property
@@ -83,8 +85,11 @@ class UserCentric(Algorithm):
 
     def start(self, fed: Federation) -> State:
         """The collaboration round: gradients, or prototypes, at θ⁰ decide who learns from whom."""
-        theta = fed.initial()
-        weights, apart, sent = self._measured(fed)
+        return self.begun(fed, self.measured(fed))
+
+    def begun(self, fed: Federation, sent: Mapping[str, Tensor]) -> State:
+        """W of what everyone sent, and the streams that go down."""
+        weights, apart, numbers = self._likeness(fed, sent)
         m = len(weights)
         every = self.streams == "auto" and m <= EVERY_K
         cap = m if every else min(m, MOST_STREAMS)
@@ -97,33 +102,40 @@ class UserCentric(Algorithm):
             warnings.warn(str(diagnosis), UcflWarning, stacklevel=2)
         mixing = plan.mixing().part(distributed.mine(fed.m, fed.device))
         return {
-            "theta": theta,
+            "theta": fed.initial(),
             "streams": mixing.streams.to(fed.device),
             "labels": mixing.labels.to(fed.device),
             "weights": weights,
             "silhouettes": torch.tensor(list(suggested.silhouettes.values())),
             "spread": apart,
             "suggested": suggested.count,
-            "sent": sent,
+            "sent": numbers,
         }
 
-    def _measured(self, fed: Federation) -> tuple[Tensor, float, int]:
-        """W, how far users are apart over their noise (1: by noise), numbers that each sends."""
+    def measured(self, fed: Federation) -> dict[str, Tensor]:
+        """Gradients at θ⁰ (or their sketches) and variances, or class prototypes."""
         if self.likeness == "prototypes":
-            prototypes = [fed.prototypes(theta) for theta in untrained(fed, NETWORKS)]
-            pairs, sizes = sampled(prototypes).pairs(), distributed.gathered(fed.sizes)
-            rows = torch.from_numpy(pairs.kernel(sizes.cpu().numpy(), self._width(fed, sizes)))
-            numbers = sum(each.numbers for each in prototypes)
-            return distributed.agreed(rows.to(fed.device)), 1 + pairs.spread(), numbers
+            return packed([fed.prototypes(theta) for theta in untrained(fed, NETWORKS)])
         found = fed.collaboration_round(fed.initial(), self.variance_batch)
         _warn_of_single_batches(fed, found)
         sent = sketch(found.full, self.sketch, fed.seed) if self.sketch else found.full
-        full, variances, sizes, batches = (
-            distributed.gathered(part) for part in (sent, found.variances, fed.sizes, found.batches)
+        return {"gradients": sent, "variances": found.variances, "batches": found.batches}
+
+    def _likeness(self, fed: Federation, sent: Mapping[str, Tensor]) -> tuple[Tensor, float, int]:
+        """W, how far users are apart over their noise (1: by noise), numbers that each sends."""
+        sizes = distributed.gathered(fed.sizes)
+        if self.likeness == "prototypes":
+            prototypes = unpacked(sent)
+            pairs = sampled(prototypes).pairs()
+            rows = torch.from_numpy(pairs.kernel(sizes.cpu().numpy(), self._width(fed, sizes)))
+            numbers = sum(each.numbers for each in prototypes)
+            return distributed.agreed(rows.to(fed.device)), 1 + pairs.spread(), numbers
+        full, variances, batches = (
+            distributed.gathered(sent[name]) for name in ("gradients", "variances", "batches")
         )
         weights = distributed.agreed(collaboration_weights(full, variances, sizes))
         apart = spread(gradient_distances(full), noise_floor(variances, batches))
-        return weights, apart, sent.shape[1]
+        return weights, apart, full.shape[1]
 
     def _width(self, fed: Federation, sizes: Tensor) -> float:
         """h = N / n_k − 1, as eq. 7's (see :func:`kernel`)."""
@@ -133,44 +145,73 @@ class UserCentric(Algorithm):
 
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Train everywhere, mix."""
-        mixing = self.mixing(state).among(fed.present)
         theta = self.models(state)
-        return {**state, "theta": fed.exchange(mixing, fed.train(theta, t), theta)}
+        return {**state, "theta": self.mixed(fed, state, fed.train(theta, t), theta)}
+
+    def rule(self, fed: Federation, state: State) -> Mixing:
+        """As the collaboration round decided."""
+        return self.mixing(state).among(fed.present)
 
     def newcomers(self, fed: Federation, state: State, arrivals: Federation) -> Tensor:
         """The model of the stream whose rule is nearest to the newcomer's own row of W (eq. 7).
 
         Its row needs its gradient at θ⁰ beside the users', which are measured again here.
         """
-        weights, mixing = self._newcomer_rows(fed, arrivals), self.mixing(state)
-        streams = distributed.gathered(mixing.streams.T.contiguous()).T
-        labels = distributed.gathered(mixing.labels)
-        stream = torch.cdist(weights, streams).argmin(1)
+        ours, theirs = self.measured(fed), self._measured_like(arrivals, fed)
+        stream = self._nearest(fed, state, self._newcomer_rows(fed, ours, theirs))
+        labels = distributed.gathered(self.mixing(state).labels)
         listener = (stream[:, None] == labels).long().argmax(1)
         return Mixing.of_one(listener, fed.sizes) @ self.models(state)
 
-    def _newcomer_rows(self, fed: Federation, arrivals: Federation) -> Tensor:
-        """[q, m]: rows of W for who comes later."""
+    def joined(
+        self,
+        fed: Federation,
+        state: State,
+        ours: Mapping[str, Tensor],
+        theirs: Mapping[str, Tensor],
+    ) -> State:
+        """The new user listens to the stream whose rule is nearest to its own row of W."""
+        rows = self._newcomer_rows(fed, ours, theirs)
+        count, m = tensor(state, "streams").shape
+        stream = self._nearest(fed, state, rows)
+        weights = tensor(state, "weights")
+        return {
+            **state,
+            "streams": torch.cat([tensor(state, "streams"), rows.new_zeros(count, 1)], 1),
+            "labels": torch.cat([tensor(state, "labels"), stream]),
+            "weights": torch.cat(
+                [torch.cat([weights, rows.to(weights)]), weights.new_zeros(m + 1, 1)], 1
+            ),
+        }
+
+    def _measured_like(self, arrivals: Federation, fed: Federation) -> dict[str, Tensor]:
+        """What newcomers send, in the bins of the users' numbers."""
         if self.likeness == "prototypes":
-            users, new = (
-                [one.prototypes(theta, like=fed) for theta in untrained(one, NETWORKS)]
-                for one in (fed, arrivals)
-            )
-            sizes, everyone = distributed.gathered(fed.sizes), sampled(users, others=new)
-            m = len(sizes)
+            networks = untrained(arrivals, NETWORKS)
+            return packed([arrivals.prototypes(theta, like=fed) for theta in networks])
+        return self.measured(arrivals)
+
+    def _nearest(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
+        """[q]: the stream whose rule is nearest to each row of W."""
+        mixing = self.mixing(state)
+        streams = distributed.gathered(mixing.streams.T.contiguous()).T
+        return torch.cdist(rows.to(streams), streams).argmin(1)
+
+    def _newcomer_rows(
+        self, fed: Federation, ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]
+    ) -> Tensor:
+        """[q, m]: rows of W for who comes later."""
+        sizes = distributed.gathered(fed.sizes)
+        if self.likeness == "prototypes":
+            everyone, m = sampled(unpacked(ours), others=unpacked(theirs)), len(sizes)
             apart = everyone.of_users(slice(m, None)).pairs_with(everyone.of_users(slice(m)))
             width = self._width(fed, sizes)
             rows = torch.from_numpy(apart.kernel(sizes.cpu().numpy(), width, own=False))
             return rows.to(fed.device)
-        theirs = arrivals.collaboration_round(arrivals.initial(), self.variance_batch)
-        ours = fed.collaboration_round(fed.initial(), self.variance_batch)
-        sent = [
-            sketch(found.full, self.sketch, fed.seed) if self.sketch else found.full
-            for found in (theirs, ours)
-        ]
-        distances = distributed.gathered(distances_between(*sent).T).T
-        variances, sizes = (distributed.gathered(p) for p in (ours.variances, fed.sizes))
-        return newcomer_weights(distances, theirs.variances, variances, sizes)
+        between = distances_between(theirs["gradients"], ours["gradients"])
+        distances = distributed.gathered(between.T).T
+        variances = distributed.gathered(ours["variances"])
+        return newcomer_weights(distances, theirs["variances"], variances, sizes)
 
     def traffic(self, fed: Federation, state: State) -> Traffic:
         """A broadcast per stream, one model up per user."""

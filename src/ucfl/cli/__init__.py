@@ -16,13 +16,13 @@ import click
 from ucfl import display, distributed, runs
 
 # They add their commands to the app, in the order in which help lists them.
-from ucfl.cli import listing, looking, planning, reproducing, training
+from ucfl.cli import deploying, listing, looking, planning, reproducing, training
 from ucfl.cli.common import app, say
 from ucfl.errors import UcflError, UcflWarning
 from ucfl.runs import stopping
 from ucfl.runs.files import NotWritten
 
-__all__ = ["app", "listing", "looking", "main", "planning", "reproducing", "training"]
+__all__ = ["app", "deploying", "listing", "looking", "main", "planning", "reproducing", "training"]
 
 #: Whether this process was told to stop at once.
 _interrupted = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from ucfl.algorithms import REGISTRY
 from ucfl.cli.common import Json, app, print_json
 from ucfl.errors import UcflError
 from ucfl.users import SCENARIOS, Scenario, acquire, dataset, find
+from ucfl.users.scenarios import to_toml
 
 data_app = typer.Typer(no_args_is_help=False, help="Where data sets are; fetch, import, verify.")
 app.add_typer(data_app, name="data")
@@ -28,7 +28,7 @@ def scenarios_command(
     if as_json:
         print_json({key: scenario.model_dump(mode="json") for key, scenario in chosen.items()})
     elif name:
-        display.answers.print(_toml(chosen[name]), soft_wrap=True, markup=False)
+        display.answers.print(to_toml(chosen[name]), soft_wrap=True, markup=False)
     else:
         headers = ["scenario", "users", "groups", "model", "rounds", "description"]
         rows = [
@@ -63,20 +63,6 @@ def algorithms_command(as_json: Json = False) -> None:
 def _users(scenario: Scenario) -> str:
     """How many there are; of people, what the data set has."""
     return "people" if scenario.split == "natural" else str(scenario.users)
-
-
-def _toml(scenario: Scenario) -> str:
-    """The scenario as a TOML file that ``ucfl run FILE.toml`` takes."""
-    lines, idle = [], scenario.without_effect()
-    for name, field in type(scenario).model_fields.items():
-        value = getattr(scenario, name)
-        comment = f"  # {field.description}" if field.description else ""
-        if value is None or name in idle:
-            lines.append(f"# {name} ={comment}")
-        else:
-            plain = list(value) if isinstance(value, tuple) else value
-            lines.append(f"{name} = {json.dumps(plain)}{comment}")
-    return "\n".join(lines)
 
 
 @data_app.callback(invoke_without_command=True)

@@ -123,7 +123,8 @@ class Mixing:
         rules = streams / torch.where(total == 0, 1, total)
         return Mixing(rules, self.labels, silent, present, total)
 
-    def __matmul__(self, theta: Tensor) -> Tensor:
+    def broadcasts(self, theta: Tensor) -> Tensor:
+        """[k, P]: what each stream sends."""
         rules, rows = self.streams.to(theta.dtype), theta
         if self.present is not None:  # a round costs what those cost who are there
             here = torch.nonzero(self.present)[:, 0]
@@ -132,6 +133,10 @@ class Mixing:
         if not bool(streams.sum().isfinite()):  # 0 · ∞, perhaps: only what has a weight counts
             own = [rule[rule != 0] @ rows[rule != 0] for rule in rules]
             streams = distributed.summed(torch.stack(own))
+        return streams
+
+    def __matmul__(self, theta: Tensor) -> Tensor:
+        streams = self.broadcasts(theta)
         mixed = streams.expand(len(self.labels), -1) if self.count == 1 else streams[self.labels]
         if self.silent is not None and bool(self.silent.any()):
             return torch.where(self.silent[self.labels][:, None], theta, mixed)

@@ -50,7 +50,9 @@ class Federation:
     ``cohort(t)`` [m] marks who takes part in round t, and :meth:`among` gives the federation of
     those alone, whose ``present`` that is (None: everyone): only they train and evaluate, and
     algorithms mix what is theirs. Models that are no longer finite are told by :class:`Diverged`.
-    Where these are a share of the users, ``gathered`` gives all users' rows from theirs.
+    Where these are a share of the users, ``gathered`` gives all users' rows from theirs. Where
+    users are on machines of their own, ``server`` takes a user's rows and gives what the server
+    makes of everyone's (None: all users are here).
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Federation:
         self.gathered = gathered
         self.cohort = cohort
         self.links = links or Links()
+        self.server: Callable[[Tensor], Tensor] | None = None
         self._options: Options = options
         check_seed(seed)
         self.model = LocalModel(model, objective, self.device)

@@ -78,6 +78,7 @@ def federation(
     participation: CohortFunction | None = None,
     objective: Objective | None = None,
     device: str = "auto",
+    kind: type[Federation] = Federation,
     **engine: Unpack[Options],
 ) -> Federation:
     """The federation that a scenario and a seed describe: this process's share of it."""
@@ -102,7 +103,7 @@ def federation(
         weight_decay=scenario.weight_decay,
         schedule=schedule(scenario.schedule, scenario.rounds),
     )
-    return Federation(
+    return kind(
         users,
         model,
         objective=objective,

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 #: Which file is whose, and how to load it.
 INDEX = "models.json"
 SUFFIX = ".safetensors"
+#: Beside run.json where users were on machines of their own: who is who, and what was sent.
+BETWEEN_MACHINES = "deployed.json"
 CPU = torch.device("cpu")
 
 
@@ -44,6 +46,11 @@ def model(run: Run, user: int | str, given: nn.Module | None = None) -> nn.Modul
 
 def _models(run: Run, places: Sequence[int], given: nn.Module | None) -> Iterator[nn.Module]:
     """The models of some users, in the order of their places."""
+    if (run.folder / BETWEEN_MACHINES).exists():
+        raise UcflError(
+            f"the users of {run.folder} were on machines of their own, which keep their models: "
+            "each one's --state folder has model.safetensors."
+        )
     architecture, inputs = _architecture(run, given), getattr(torch, _stored(run, "input_type"))
     algorithm = run.load_algorithm()
     for rank, share in enumerate(distributed.shares(run.users, _processes(run))):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -135,3 +136,17 @@ def _read(file: Path, above: tuple[Path, ...] = ()) -> Scenario:
     else:
         start = _read(Path(base), (file, *above))
     return start.change({"name": file.stem, **fields})
+
+
+def to_toml(scenario: Scenario) -> str:
+    """The scenario as a TOML file that ``ucfl run FILE.toml`` takes."""
+    lines, idle = [], scenario.without_effect()
+    for name, field in type(scenario).model_fields.items():
+        value = getattr(scenario, name)
+        comment = f"  # {field.description}" if field.description else ""
+        if value is None or name in idle:
+            lines.append(f"# {name} ={comment}")
+        else:
+            plain = list(value) if isinstance(value, tuple) else value
+            lines.append(f"{name} = {json.dumps(plain)}{comment}")
+    return "\n".join(lines)

@@ -1,0 +1,633 @@
+"""The server: waits for users, finds out who learns from whom, mixes what they send, keeps the run.
+
+It never sees anybody's data, and holds one model for each stream. All that it needs to go on is in
+the run's folder before the next message is sent.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from pathlib import Path
+
+import torch
+from flwr.app import RecordDict
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ucfl.algorithms import Algorithm
+from ucfl.deploy.answers import Answers, Ledger
+from ucfl.deploy.contents import Refused, call_of, checked, content, record, size, tensors_of
+from ucfl.deploy.mixed import Broadcast, after_round, begin_of, seen, server_state, with_one_more
+from ucfl.deploy.protocol import (
+    BEGIN,
+    COLLABORATE,
+    END,
+    INITIAL,
+    JOIN,
+    MEASURED,
+    METRICS,
+    ROUND,
+    UPLOAD,
+    Answer,
+    Joined,
+    Settings,
+    Turn,
+    said,
+)
+from ucfl.deploy.roster import AtServer, Elsewhere, Member, Roster
+from ucfl.deploy.superlink import Reply, SuperLink, mark
+from ucfl.deploy.user import checksum, metric_names
+from ucfl.errors import UcflError, unreadable
+from ucfl.federation import Architecture, Federation, Links
+from ucfl.runs import stopping
+from ucfl.runs.building import federation
+from ucfl.runs.checkpoint import Checkpoint, before
+from ucfl.runs.claim import claimed
+from ucfl.runs.configuration import Configuration, explicit
+from ucfl.runs.deployment import BETWEEN_MACHINES
+from ucfl.runs.files import write_atomically
+from ucfl.runs.folder import Run
+from ucfl.runs.keep import checkpoint_file, keep_anywhere, keep_or_go_on
+from ucfl.runs.loop import OnNote, Stopped
+from ucfl.runs.progress import OnRound, Progress
+from ucfl.runs.provenance import measures, write_configuration
+from ucfl.users import Scenario
+from ucfl.users.effects import OF_USERS
+from ucfl.users.given import OWN
+from ucfl.wireless import Traffic
+
+log = logging.getLogger("ucfl.deploy")
+#: What users sent before the first round, for who comes later and for a restart.
+COLLABORATION = "collaboration.safetensors"
+#: Seconds that a user has to say who it is.
+JOINING = 60.0
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is trained, by whom, and how long users are waited for."""
+
+    scenario: Scenario
+    algorithm: Algorithm
+    seed: int
+    users: int
+    deadline: float
+    patience: float = 3600.0
+    own_data: bool = True
+
+    def check(self) -> None:
+        """Raise where the algorithm needs all users in one place."""
+        if not self.algorithm.deployable:
+            raise UcflError(
+                f"{self.algorithm.name} cannot be deployed: its rounds exchange more than a row of "
+                "each user; choose layered-user-centric, user-centric, fedavg, fedprox or ditto."
+            )
+        if Links.of(self.scenario.uplink, self.scenario.downlink) != Links():
+            raise UcflError(
+                "compressed links are simulated only; leave uplink and downlink at none to deploy."
+            )
+        if self.scenario.deadline:
+            raise UcflError(
+                "the scenario's deadline is one of a simulated network; leave it out, and give "
+                "--deadline in seconds."
+            )
+
+
+@dataclass
+class Server:
+    """One run between machines. ``keys`` gives the public keys of who may take part, by name."""
+
+    plan: Plan
+    link: SuperLink
+    keys: Callable[[], Mapping[str, bytes]]
+    folder: Path
+    on_round: OnRound | None = None
+    on_note: OnNote | None = None
+    roster: Roster = field(init=False)
+    fed: Federation = field(init=False)
+    ledger: Ledger = field(default_factory=Ledger, init=False)
+    scenario: Scenario = field(init=False)
+    users: Elsewhere = field(init=False)
+    _mixes: bool = field(default=True, init=False)
+    _refused: set[str] = field(default_factory=set, init=False)
+    _silent: dict[str, float] = field(default_factory=dict, init=False)
+    _needs_state: set[str] = field(default_factory=set, init=False)
+    _needs_initial: set[str] = field(default_factory=set, init=False)
+
+    # -- from the first user to the last round ----------------------------------------------
+
+    def run(self, *, resume: bool, fresh: bool) -> Run:
+        """Train to the last round, or until a stop is asked for."""
+        self.plan.check()
+        with stopping.between_rounds():
+            known = self._known(resume=resume)
+            self.roster = known or self._gathered(Roster(secrets.token_hex(8), ()))
+            self._federate()
+            configuration = self._configuration()
+            with claimed(
+                self.folder, configuration, resume=resume, fresh=fresh, on_note=self.on_note
+            ) as point:
+                point = self._fitting(point)
+                if point is None or point.round < configuration.scenario.rounds:
+                    if known:
+                        self._rejoined()
+                    point = point or self._started(configuration, again=known is not None)
+                    configuration = self._configuration()
+                    self._describe(configuration, point)
+                    self._trained(point)
+                before(checkpoint_file(self.folder)).unlink(missing_ok=True)
+        self._say_end()
+        facts = configuration.algorithm
+        return Run(self.folder, configuration.scenario, facts, self.plan.seed, self._architecture())
+
+    def _architecture(self) -> Architecture:
+        return Architecture.of(self.fed)
+
+    def _known(self, *, resume: bool) -> Roster | None:
+        """Who was who, where a run goes on."""
+        if not resume or not (self.folder / BETWEEN_MACHINES).exists():
+            return None
+        roster, entries = Roster.read(self.folder)
+        self.ledger = Ledger({int(entry["round"]): entry for entry in entries})
+        return roster
+
+    def _fitting(self, point: Checkpoint | None) -> Checkpoint | None:
+        """A stored round, whose users are those of the roster: who came after it comes again."""
+        if point is not None:
+            users = next(iter(point.history.values())).shape[1]
+            if users < len(self.roster.members):
+                self.roster = replace(self.roster, members=self.roster.members[:users])
+                self._federate()
+        return point
+
+    def _federate(self) -> None:
+        """The server's side of the federation of everybody on the roster."""
+        classes = max(member.about.classes for member in self.roster.members)
+        users, plan = Elsewhere.of(self.roster, classes), self.plan
+        fields = plan.scenario.model_dump()
+        if plan.own_data:
+            defaults = Scenario().model_dump()
+            fields |= {name: defaults[name] for name in OF_USERS}
+            fields |= {"dataset": f"{OWN}{users.source}"}
+        founders = int(self.roster.founders.sum())
+        scenario = Scenario.model_validate({**fields, "users": founders, "newcomers": 0})
+        self.scenario = explicit(scenario)
+        self.fed = federation(
+            self.scenario, plan.seed, users=users, device="cpu", kind=AtServer, plain=True
+        )
+        self.users = users
+
+    def _configuration(self) -> Configuration:
+        return Configuration.of(self.scenario, self.plan.algorithm, self.fed, self.users)
+
+    def _describe(self, configuration: Configuration, point: Checkpoint) -> None:
+        once = self.plan.algorithm.start_traffic(self.fed, seen(point.state))
+        write_configuration(self.folder, configuration, self.fed, self.users, once, point.round)
+
+    def _write_roster(self) -> None:
+        self.roster.write(self.folder, list(self.ledger.entries.values()))
+
+    # -- who is there -----------------------------------------------------------------------
+
+    def register(self) -> None:
+        """Let in whose key is there; keys may be added while the server runs."""
+        for name, key in self.keys().items():
+            if name not in self.link.nodes:
+                self.link.register(name, key)
+                log.info("registered: %s (%s)", name, mark(key))
+
+    def _gathered(self, roster: Roster) -> Roster:
+        """The roster of the users that are waited for, in the order of their names."""
+        until = time.monotonic() + self.plan.patience
+        joined: dict[str, Joined] = {}
+        self._note(f"waiting for {self.plan.users} users")
+        while len(joined) < self.plan.users:
+            self._check_stop(0)
+            self.register()
+            new = self.link.online() - set(joined) - self._refused
+            for about in self._asked_to_join(new, roster):
+                joined[about.name] = about
+                first = Member(next(iter(joined.values())))
+                roster = replace(roster, members=(first,))
+                self._note(f"{about.name} has joined ({len(joined)} of {self.plan.users})")
+            if time.monotonic() > until:
+                raise UcflError(
+                    f"{len(joined)} of {self.plan.users} users have come in "
+                    f"{self.plan.patience:.0f} seconds; see the log for who was refused, or wait "
+                    "for fewer with --users."
+                )
+            if not new:
+                self._wait()
+        chosen = sorted(joined)[: self.plan.users]
+        return replace(roster, members=tuple(Member(joined[name]) for name in chosen))
+
+    def _rejoined(self) -> None:
+        """After a restart: wait until everybody is there again, or for as long as a round."""
+        until = time.monotonic() + self.plan.deadline
+        waited = set(self.roster.names)
+        while waited and time.monotonic() < until:
+            self._check_stop(0)
+            self.register()
+            here = self.link.online() & waited
+            for about in self._asked_to_join(here, replace(self.roster, members=())):
+                waited.discard(about.name)
+                if about.held is None or about.held.run != self.roster.run:
+                    self._needs_state.add(about.name)
+                known = self.roster.members[self.roster.place(about.name)].about
+                if known.checksum != about.checksum:
+                    log.warning("%s has other data than when it joined", about.name)
+            if not here:
+                self._wait()
+        for name in sorted(waited):
+            log.warning("%s is not back yet; the run goes on without it", name)
+
+    def _asked_to_join(self, names: set[str], roster: Roster) -> list[Joined]:
+        """Who these users are; those whose answer does not fit are refused, with a line each."""
+        found = []
+        for reply in self._exchange({name: content({}) for name in names}, JOIN, JOINING):
+            try:
+                about = said(Joined, call_of(_content(reply)))
+                if about.name != reply.user:
+                    raise Refused(
+                        f"it calls itself {about.name[:64]!r}, and its key is that of {reply.user}"
+                    )
+                roster.check(about)
+                found.append(about)
+            except Refused as error:
+                self._refuse(reply.user, error)
+                self._refused.add(reply.user)
+        return found
+
+    def _wait(self) -> None:
+        """Until something changes at the nodes, for a moment."""
+        with self.link.state.changed:
+            self.link.state.changed.wait(0.5)
+
+    # -- before the first round -------------------------------------------------------------
+
+    def _started(self, configuration: Configuration, *, again: bool) -> Checkpoint:
+        """Round 0: who learns from whom, by what users measured; nothing is evaluated yet."""
+        nothing = Traffic(0, 0, 0)
+        write_configuration(self.folder, configuration, self.fed, self.users, nothing)
+        self._write_roster()
+        if not again:  # of a run that ended before it had a state
+            (self.folder / COLLABORATION).unlink(missing_ok=True)
+        algorithm, ours = self.plan.algorithm, self._stored_measurements()
+        if ours is None:
+            ours = self._collaboration(self.roster.names)
+            self._leave_out_refused()
+            self._keep_measurements(ours)
+        state = algorithm.begun(self.fed, ours)
+        if text := algorithm.describe(state):
+            self._note(f"{algorithm.label}: {text}")
+        self._needs_state |= set(self.roster.names)
+        kept = server_state(algorithm, self.fed, state)
+        return Checkpoint(0, 0.0, kept, {}, torch.zeros(0, 3, dtype=torch.float64))
+
+    def _leave_out_refused(self) -> None:
+        """The run without users whose measurements could not be used."""
+        members = tuple(m for m in self.roster.members if m.name not in self._refused)
+        if members != self.roster.members:
+            self.roster = replace(self.roster, members=members)
+            self._federate()
+
+    def _keep_measurements(self, ours: Mapping[str, Tensor]) -> None:
+        data = {name: value.contiguous() for name, value in ours.items()}
+        if data:
+            write_atomically(self.folder / COLLABORATION, lambda path: save_file(data, path))
+            self._write_roster()
+
+    def _stored_measurements(self) -> dict[str, Tensor] | None:
+        """What users sent, where that was kept before a restart."""
+        file = self.folder / COLLABORATION
+        if not file.exists():
+            return None
+        try:
+            return load_file(file)
+        except Exception as error:  # safetensors has no class of its own for all of them
+            raise unreadable(file, error, "start the run again with --fresh.") from error
+
+    def _collaboration(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """What each of these users measures; who does not answer is asked again, until all have.
+
+        A user whose answer cannot be used is refused, and its row left out.
+        """
+        if not self._measures():
+            return {}
+        initial = record({"row": self.fed.rows.initial})
+        found: dict[str, dict[str, Tensor]] = {}
+        until = time.monotonic() + self.plan.patience
+        while missing := set(names) - set(found) - self._refused:
+            self._check_stop(0)
+            asked = {
+                name: content(self._settings(name).model_dump(), **{INITIAL: initial})
+                for name in missing & self.link.online()
+            }
+            for reply in self._exchange(asked, COLLABORATE, self.plan.deadline):
+                try:
+                    sent = tensors_of(_content(reply), MEASURED)
+                    found[reply.user] = self._checked_measurements(sent, found)
+                except Refused as error:
+                    self._refuse(reply.user, error)
+                    self._refused.add(reply.user)
+            if time.monotonic() > until:
+                some = ", ".join(sorted(set(names) - set(found))[:3])
+                raise UcflError(
+                    f"the collaboration round lacks {some}; see the log, and start again."
+                )
+            if not asked:
+                self._wait()
+        if not found:
+            raise UcflError("no user's measurements can be used; see the log for why.")
+        names = [name for name in names if name in found]
+        down, up = self.fed.rows.bytes, sum(size(each) for each in found.values())
+        self.ledger.add(0, down=down, delivered=down * len(names), up=up)
+        words = sorted(found[names[0]])
+        return {word: torch.cat([found[name][word] for name in names]) for word in words}
+
+    def _measures(self) -> bool:
+        """Whether the algorithm asks anything before the first round."""
+        return type(self.plan.algorithm).measured is not Algorithm.measured
+
+    def _checked_measurements(
+        self, sent: Mapping[str, Tensor], others: Mapping[str, Mapping[str, Tensor]]
+    ) -> dict[str, Tensor]:
+        """One user's row of everything, finite and of the form that others' rows have."""
+        if not sent or any(value.shape[:1] != (1,) for value in sent.values()):
+            raise Refused("its measurements have no row of its own")
+        if "gradients" in sent and sent["gradients"].shape[1] > self.fed.rows.size:
+            raise Refused("its gradient is longer than the model")
+        form = next(iter(others.values()), sent)
+        return checked(sent, {n: (v.dtype, tuple(v.shape)) for n, v in form.items()})
+
+    def _settings(self, name: str) -> Settings:
+        return Settings(
+            run=self.roster.run,
+            scenario=json.loads(self.scenario.model_dump_json()),
+            algorithm=self.plan.algorithm.label,
+            seed=self.plan.seed,
+            user=self.roster.place(name),
+            classes=self.users.classes,
+            tensors=self.fed.rows.shapes,
+            initial=checksum(self.fed.rows.initial),
+        )
+
+    # -- rounds -----------------------------------------------------------------------------
+
+    def _trained(self, point: Checkpoint) -> None:
+        """Round after round; each is stored before the next is asked for."""
+        rounds, began = self.scenario.rounds, time.perf_counter() - point.seconds
+        stored = point.round if point.history else -1
+        described = len(self.roster.members)
+        self.ledger.only_until(point.round)
+        while True:
+            self._check_stop(stored)
+            point = self._with_late_users(point)
+            t = point.round + 1
+            answers = self._turn(point, None if t > rounds else t)
+            if not answers.metrics:
+                log.warning("nobody answered after round %d; users are asked again", point.round)
+                self._wait()
+                continue
+            clock = time.perf_counter()
+            point = replace(self._evaluated(point, answers), seconds=clock - began)
+            if t > rounds:
+                keep_anywhere(self.folder, self._told(point), CPU)
+                if len(self.roster.members) > described:
+                    self._describe(self._configuration(), point)
+                self._write_roster()
+                self._tell(point)
+                return
+            if point.round > stored and keep_or_go_on(self.folder, self._told(point), CPU):
+                stored = point.round
+                self._write_roster()
+                if len(self.roster.members) > described:
+                    self._describe(self._configuration(), point)
+                    described = len(self.roster.members)
+            self._tell(point)
+            kept = time.perf_counter()
+            if answers.present:
+                point = self._mixed(point, answers)
+            self.ledger.took(t, storing=kept - clock, mixing=time.perf_counter() - kept)
+
+    def _turn(self, point: Checkpoint, t: int | None) -> Answers:
+        """One exchange with everybody who is there: finish the round before, begin round t."""
+        began, computed, answers = time.perf_counter(), time.process_time(), Answers()
+        asked, broadcast = self._questions(point, t)
+        self.ledger.only_until(point.round)
+        self.ledger.add(point.round, down=broadcast.bytes, delivered=broadcast.delivered)
+        for reply in self._exchange(asked, ROUND, self.plan.deadline):
+            self._take(reply, answers, training=t is not None and self._in_cohort(reply.user, t))
+        if t is not None:
+            self.ledger.add(t, up=answers.bytes)
+            self.ledger.took(
+                t,
+                exchange=time.perf_counter() - began,
+                server_processor=time.process_time() - computed,
+                users_processor=answers.processor,
+                **answers.slowest,
+            )
+        return answers
+
+    def _questions(
+        self, point: Checkpoint, t: int | None
+    ) -> tuple[dict[str, RecordDict], Broadcast]:
+        """A message for everybody who is there; streams' contents are in it by reference."""
+        algorithm, state = self.plan.algorithm, point.state
+        rule = algorithm.rule(self.fed, state) if point.round else None
+        self._mixes = algorithm.rule(self.fed, state) is not None
+        broadcast, asked = Broadcast(state, rule, self.fed.rows.size), {}
+        for name in sorted(self.link.online() & set(self.roster.names)):
+            place = self.roster.place(name)
+            if place in point.dropped or self.link.heard(name) <= self._silent.get(name, -1.0):
+                continue
+            columns, records = broadcast.to(place)
+            values = None
+            if name in self._needs_state:
+                values, records[BEGIN] = begin_of(algorithm, state, place)
+            if name in self._needs_initial:
+                records[INITIAL] = record({"row": self.fed.rows.initial})
+            turn = Turn(
+                settings=self._settings(name),
+                previous=point.round,
+                present=bool(point.round) and bool(self._cohorts(point)[-1, place]),
+                round=None if t is None or not self._in_cohort(name, t) else t,
+                columns=columns,
+                begin=values,
+            )
+            asked[name] = content(turn.model_dump(), **records)
+        return asked, broadcast
+
+    def _in_cohort(self, name: str, t: int) -> bool:
+        """Whether a user is to train in round t; the others finish and evaluate the one before."""
+        cohort = self.plan.algorithm.cohort(self.fed, t)
+        return cohort is None or bool(cohort[self.roster.place(name)])
+
+    def _cohorts(self, point: Checkpoint) -> Tensor:
+        """[round, m]: who took part in which round."""
+        everyone = torch.ones(point.round, len(self.roster.members), dtype=torch.bool)
+        return everyone if point.present is None else point.present
+
+    def _take(self, reply: Reply, answers: Answers, *, training: bool) -> None:
+        """One user's answer to a round, if it can be used."""
+        user = self.roster.place(reply.user)
+        try:
+            found = _content(reply)
+            answer = said(Answer, call_of(found))
+            if answer.needs is not None:
+                wanted = {"state": self._needs_state, "initial": self._needs_initial}
+                wanted[answer.needs].add(reply.user)
+                log.info("%s asks for the %s", reply.user, answer.needs)
+                return
+            if answer.diverged:
+                answers.diverged.append(user)
+                return
+            names = metric_names(self.fed)
+            values = tensors_of(found, METRICS).get("values", torch.zeros(0))
+            if values.shape != (len(names),) or values.dtype != torch.float32:
+                raise Refused("its metrics are not those that were asked for")
+            if training:
+                self._take_upload(user, found, answers)
+            answers.metrics[user] = dict(zip(names, values.tolist(), strict=True))
+            answers.seconds.append(answer.seconds)
+            self._needs_state.discard(reply.user)
+            self._needs_initial.discard(reply.user)
+        except Refused as error:
+            self._refuse(reply.user, error)
+
+    def _take_upload(self, user: int, found: RecordDict, answers: Answers) -> None:
+        """The row that a user sends, of the model's size and finite; local training sends none."""
+        row, sent = self.fed.rows.initial, tensors_of(found, UPLOAD)
+        if self._mixes or sent:
+            sent = checked(sent, {"row": (row.dtype, tuple(row.shape))})
+            answers.uploads[user] = sent["row"]
+        answers.present.append(user)
+
+    def _evaluated(self, point: Checkpoint, answers: Answers) -> Checkpoint:
+        """The history with what users found of the round before; NaN for who did not answer."""
+        history, m = dict(point.history), len(self.roster.members)
+        for name in metric_names(self.fed):
+            now = torch.full((1, m), torch.nan)
+            for user, values in answers.metrics.items():
+                now[0, user] = values[name]
+            old = point.history.get(name, torch.zeros(0, m))[: point.round]
+            history[name] = torch.cat([old, now])
+        return replace(point, history=history)
+
+    def _mixed(self, point: Checkpoint, answers: Answers) -> Checkpoint:
+        """One round further: what the streams are now, and what that sent."""
+        algorithm, t = self.plan.algorithm, point.round + 1
+        dropped = {**point.dropped, **dict.fromkeys(answers.diverged, t)}
+        for user in answers.diverged:
+            log.warning("%s diverged in round %d and is left out", self.roster.names[user], t)
+        m = len(self.roster.members)
+        present = torch.zeros(m, dtype=torch.bool)
+        present[answers.present] = True
+        mixing = present & self.roster.founders
+        fed = self.fed.among(None if bool(mixing.all()) else mixing)
+        rule = algorithm.rule(fed, point.state)
+        uploads = {user: row for user, row in answers.uploads.items() if bool(mixing[user])}
+        state = after_round(point.state, rule, uploads, self.fed.rows.size)
+        sent = algorithm.traffic(fed, seen(state))
+        row = torch.tensor([astuple(sent)], dtype=torch.float64)
+        everyone = point.present is None and bool(present.all())
+        return replace(
+            point,
+            round=t,
+            state=state,
+            traffic=torch.cat([point.traffic, row]),
+            dropped=dropped,
+            present=None if everyone else torch.cat([self._cohorts(point), present[None]]),
+        )
+
+    # -- who comes later --------------------------------------------------------------------
+
+    def _with_late_users(self, point: Checkpoint) -> Checkpoint:
+        """Users who come now: their row of W is made, and they join the nearest stream."""
+        self.register()
+        new = self.link.online() - set(self.roster.names) - self._refused
+        for about in self._asked_to_join(new, self.roster) if point.round else ():
+            if about.classes > self.users.classes:
+                self._refuse(about.name, Refused("it has classes that nobody else has"))
+                self._refused.add(about.name)
+                continue
+            point = self._with_late_user(point, Member(about, founder=False))
+        return point
+
+    def _with_late_user(self, point: Checkpoint, member: Member) -> Checkpoint:
+        """The run with one more user, who listens to a stream and has no weight in any."""
+        fed, m = self.fed, len(self.roster.members)
+        self.roster = replace(self.roster, members=(*self.roster.members, member))
+        theirs = self._collaboration([member.name])
+        ours = {name: rows[:m] for name, rows in (self._stored_measurements() or {}).items()}
+        state = with_one_more(self.plan.algorithm, fed, point.state, ours, theirs)
+        self._federate()
+        self._keep_measurements({name: torch.cat([ours[name], theirs[name]]) for name in ours})
+        self._needs_state.add(member.name)
+        self._write_roster()
+        self._note(f"{member.name} has joined after round {point.round}")
+        history = {
+            name: torch.cat([rows, rows.new_full((len(rows), 1), torch.nan)], 1)
+            for name, rows in point.history.items()
+        }
+        nobody = torch.zeros(point.round, 1, dtype=torch.bool)
+        before = torch.ones(point.round, m, dtype=torch.bool)
+        before = before if point.present is None else point.present
+        return replace(point, state=state, history=history, present=torch.cat([before, nobody], 1))
+
+    # -- messages, and what is said of them -------------------------------------------------
+
+    def _exchange(
+        self, contents: Mapping[str, RecordDict], kind: str, seconds: float
+    ) -> Iterator[Reply]:
+        """Ask, and give answers as they come; who is silent until the deadline is named."""
+        if not contents:
+            return
+        self.link.send(contents, kind, seconds + 5)
+        waiting = set(contents)
+        for reply in self.link.replies(time.monotonic() + seconds):
+            waiting.discard(reply.user)
+            yield reply
+        for name in sorted(waiting):
+            self._silent[name] = time.monotonic()  # asked again when it asks for messages
+            log.warning("%s did not answer within %.0f seconds (%s)", name, seconds, kind)
+
+    def _refuse(self, user: str, why: Refused) -> None:
+        log.warning("refused: the answer of %s: %s", user, why)
+
+    def _told(self, point: Checkpoint) -> Checkpoint:
+        return replace(point, findings=self.plan.algorithm.findings(seen(point.state)))
+
+    def _tell(self, point: Checkpoint) -> None:
+        if self.on_round and point.round:
+            measure = measures(self.fed)[0]
+            test = point.history[f"test_{measure.name}"][-1].numpy()
+            label, rounds = self.plan.algorithm.label, self.scenario.rounds
+            self.on_round(Progress.at(label, point.round, rounds, test, measure))
+
+    def _say_end(self) -> None:
+        """Tell users that training is over; who is gone need not hear it."""
+        here = self.link.online() & set(self.roster.names)
+        for _ in self._exchange({name: content({}) for name in here}, END, 10.0):
+            pass
+
+    def _check_stop(self, kept: int) -> None:
+        if stopping.asked():
+            raise Stopped(self.folder, max(kept, 0))
+
+    def _note(self, text: str) -> None:
+        if self.on_note:
+            self.on_note(text)
+
+
+def _content(reply: Reply) -> RecordDict:
+    """What was answered; why there is nothing, where there is not."""
+    if reply.content is None:
+        raise Refused(reply.error or "nothing")
+    return reply.content

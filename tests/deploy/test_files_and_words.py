@@ -1,0 +1,191 @@
+"""Keys, certificates, users' stored states, and what people are told."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+from deploy.loopback import people
+from ucfl.deploy import contents
+from ucfl.deploy.contents import Refused
+from ucfl.deploy.keeping import Kept, Store
+from ucfl.deploy.processes import address_of, one_user, write_user
+from ucfl.deploy.secret_files import (
+    KEY,
+    checked_name,
+    make_certificates,
+    make_key,
+    read_key,
+    read_public_keys,
+    read_secret,
+)
+from ucfl.errors import UcflError
+
+
+def ucfl_command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ucfl", *words],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+
+
+def test_secrets_are_their_owners_alone(tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["127.0.0.1", "server.example"])
+    private, public = make_key("ada", tmp_path)
+    for file in (tmp_path / KEY, private):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert read_public_keys(tmp_path)["ada"] == public.read_bytes()
+    assert read_key(private).curve.name == "secp384r1"
+    private.chmod(0o640)
+    with pytest.raises(UcflError, match="can be read by others"):
+        read_key(private)
+    with pytest.raises(UcflError, match="is there already"):
+        make_key("ada", tmp_path)
+    public.write_text("no key")
+    with pytest.raises(UcflError, match="is no public key"):
+        read_public_keys(tmp_path)
+    with pytest.raises(UcflError, match="cannot be read"):
+        read_secret(tmp_path / "none")
+
+
+@pytest.mark.parametrize("name", ["", "../ada", "a b", "ada/..", ".ada", "a" * 65, "ädä", "a\n"])
+def test_names_are_checked(name: str) -> None:
+    with pytest.raises(UcflError, match="cannot be a user's name"):
+        checked_name(name)
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:99999", "host:x"])
+def test_addresses_are_checked(text: str) -> None:
+    with pytest.raises(UcflError, match="HOST:PORT"):
+        address_of(text)
+
+
+def test_a_store_keeps_two_rounds_and_notices_damage(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert store.newest() is None
+    for t in (0, 1, 2):
+        store.keep(Kept("run", t, {"theta": torch.full((1, 3), float(t)), "word": "x"}))
+    newest, earlier = store.newest("run"), store.newest("run", until=1)
+    assert newest is not None
+    assert earlier is not None
+    assert (newest.round, earlier.round) == (2, 1)
+    assert newest.state["word"] == "x"
+    assert store.newest("run", until=0) is None
+    store.keep(Kept("run", 2, {"theta": torch.zeros(1, 3)}))  # done again: the one before stays
+    assert store.newest("run", until=1) is not None
+    with pytest.raises(UcflError, match="another run"):
+        store.check("other")
+    data = bytearray(store.file.read_bytes())
+    data[-1] ^= 1
+    store.file.write_bytes(data)
+    with pytest.raises(UcflError, match="damaged"):
+        store.newest()
+
+
+def test_what_a_stranger_sends_is_checked_before_it_is_read() -> None:
+    good = {"row": (torch.float32, (3,))}
+    assert torch.equal(contents.checked({"row": torch.ones(3)}, good)["row"], torch.ones(3))
+    array = contents.record({"row": torch.ones(3)})["row"]
+    array.shape = (4,)
+    with pytest.raises(Refused, match="do not fit its shape"):
+        contents._tensor("row", array)
+    array.shape, array.stype = (3,), "numpy.ndarray"
+    with pytest.raises(Refused, match="unknown way"):
+        contents._tensor("row", array)
+    array.stype, array.dtype = contents.RAW, "object"
+    with pytest.raises(Refused, match="unknown way"):
+        contents._tensor("row", array)
+
+
+def test_a_users_file_is_one_users(tmp_path: Path) -> None:
+    users = people(2)
+    one = one_user(write_user(users, 1, tmp_path / "one"))
+    assert torch.equal(
+        one.train.inputs, users.select([1]).train.inputs[:, : len(one.train.inputs[0])]
+    )
+    (tmp_path / "one" / "more.npz").write_bytes((tmp_path / "one" / "data.npz").read_bytes())
+    with pytest.raises(UcflError, match="files of 2 users"):
+        one_user(tmp_path / "one")
+    with pytest.raises(UcflError, match="is no folder"):
+        one_user(tmp_path / "none")
+
+
+def test_nothing_calls_home() -> None:
+    code = (
+        "import ucfl.deploy, os; from flwr.supercore import telemetry as t; import json;"
+        "print(json.dumps([t.FLWR_TELEMETRY_ENABLED, os.environ['FLWR_DISABLE_UPDATE_CHECK'],"
+        "os.environ['FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION']]))"
+    )
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("FLWR_")}
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=clean, timeout=120
+    )
+    assert json.loads(found.stdout) == ["0", "1", "1"]
+
+
+def test_without_flower_one_sentence_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *_: None if name == "flwr" else real(name)
+    )
+    from ucfl.cli import main
+
+    monkeypatch.setattr(sys, "argv", ["ucfl", "deploy", "demo"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "pip install 'ucfl[flower]'" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_demo_is_one_command(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = ["--algorithm", "user-centric:streams=2", "--users", "4", "--rounds", "2"]
+    found = ucfl_command(
+        "deploy", "demo", *words, "--set", "points=400", "--out", str(out), "--json"
+    )
+    assert found.returncode == 0, found.stderr
+    result = json.loads(found.stdout)
+    assert result["rounds"] == 2
+    row = result["algorithms"]["user-centric:streams=2"]
+    assert row["traffic"]["down"] == 2
+    alone = ucfl_command(
+        "compare", "--algorithms", words[1], "--rounds", "2", "--set", "points=400",
+        "--set", "users=4", "--out", str(tmp_path / "alone"), "--json",
+    )  # fmt: skip
+    expected = json.loads(alone.stdout)
+    assert set(result) == set(expected)
+    theirs = expected["algorithms"][words[1]]
+    assert row.keys() == theirs.keys()
+    for who in ("mean", "worst"):
+        assert row[who] == pytest.approx(theirs[who], abs=0.1)
+    told = ucfl_command("report", str(out), "--text")
+    assert "deploy demo --algorithm user-centric:streams=2" in " ".join(told.stdout.split())
+    watched = ucfl_command("watch", str(out))
+    assert "round 2/2" in watched.stderr
+    models = ucfl_command("export", "models", str(out), "--to", str(tmp_path / "models"))
+    assert models.returncode == 2
+    assert "machines of their own" in models.stderr
+    again = ucfl_command("deploy", "demo", "--out", str(out))
+    assert again.returncode == 2
+    assert "--fresh" in again.stderr
+
+
+def test_methods_that_cannot_be_deployed_are_named(tmp_path: Path) -> None:
+    found = ucfl_command("deploy", "demo", "--algorithm", "scaffold", "--out", str(tmp_path / "r"))
+    assert found.returncode == 2
+    assert "scaffold cannot be deployed" in found.stderr

@@ -1,0 +1,93 @@
+"""A user who comes later joins the nearest stream, and nothing changes for the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+import ucfl
+from deploy.loopback import SCENARIO, Loopback, loopback, people
+from ucfl import algorithms
+from ucfl.deploy.server import Server
+from ucfl.runs import Run, federation
+from ucfl.runs.progress import Progress
+
+METHODS = ["layered-user-centric:personal_model=never", "user-centric:streams=2", "fedavg", "ditto"]
+ROUNDS = 4
+
+
+def with_a_late_user(found: Loopback, method: str) -> tuple[Run, Server]:
+    """Four users from the start, and a fifth after the first round."""
+    users = people(5)
+    for name in users.names[:4]:
+        found.start_user(name, users)
+    server = found.server(method, 4, rounds=ROUNDS)
+    late = users.names[4]
+
+    def on_round(progress: Progress) -> None:
+        if progress.round == 1 and late not in found.threads:
+            found.start_user(late, users)
+            with found.link.state.changed:
+                assert found.link.state.changed.wait_for(lambda: late in found.link.online(), 30)
+
+    server.on_round = on_round
+    return server.run(resume=False, fresh=False), server
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_it_gets_a_simulations_newcomers_place_and_disturbs_nobody(
+    method: str, tmp_path: Path
+) -> None:
+    users = people(5)
+    first = users.select(range(4))
+    alone = ucfl.run(
+        SCENARIO, method, rounds=ROUNDS, users=first, out=tmp_path / "alone", device="cpu"
+    )
+    with loopback(tmp_path) as found:
+        run, _ = with_a_late_user(found, method)
+        assert not found.errors
+    assert run.names == list(users.names)
+    cohorts = run.checkpoint.cohorts
+    assert cohorts[:, :4].all()
+    joined = int(cohorts[:, 4].int().argmax())  # the first round that it took part in
+    assert 1 <= joined < ROUNDS
+    assert cohorts[joined:, 4].all()
+    for name, values in alone.checkpoint.history.items():
+        theirs = run.checkpoint.history[name]
+        torch.testing.assert_close(theirs[:, :4], values, rtol=0, atol=1e-6)
+        assert theirs[:joined, 4].isnan().all()
+        assert theirs[joined:, 4].isfinite().all()
+    _check_place(method, users, run, alone)
+
+
+def _check_place(method: str, users: ucfl.Users, run: Run, alone: Run) -> None:
+    """The newcomer's model is the one that a simulation gives it after the last round."""
+    algorithm = algorithms.find(method)
+    fed = federation(SCENARIO, 0, users=users.select(range(4)), device="cpu")
+    arrivals = fed.of(replace(users.select([4]), newcomers=None))
+    theta = algorithm.newcomers(fed, alone.checkpoint.state, arrivals)
+    assert theta is not None
+    if method == "ditto":  # its own model trains on from there
+        return
+    found = arrivals.metrics(theta)["accuracy"]
+    torch.testing.assert_close(run.checkpoint.history["test_accuracy"][-1, 4:], found.float())
+
+
+def test_readers_take_the_record_of_a_run_with_late_users(tmp_path: Path) -> None:
+    with loopback(tmp_path) as found:
+        run, server = with_a_late_user(found, "user-centric:streams=2")
+    again = Run.open(run.folder)
+    again.record.check()
+    assert again.record.users == 5
+    weights = again.collaboration
+    assert weights is not None
+    assert weights.weights.shape == (5, 5)
+    assert not weights.weights[:, 4].any()  # no weight in anybody's mixture
+    assert weights.weights[4].sum() == pytest.approx(1)
+    # A finished run is found finished.
+    assert server.run(resume=True, fresh=False).checkpoint.round == ROUNDS

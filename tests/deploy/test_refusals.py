@@ -1,0 +1,163 @@
+"""Who is refused is named in the server's log, and training goes on with the others."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("flwr")
+
+from flwr.app import RecordDict
+
+from deploy.loopback import SCENARIO, Loopback, loopback, people
+from ucfl.deploy.contents import call_of, content, record, tensors_of
+from ucfl.deploy.keeping import Store
+from ucfl.deploy.protocol import MEASURED, METRICS, ROUND, UPLOAD
+from ucfl.deploy.supernode import SuperNode
+from ucfl.deploy.user import User
+from ucfl.errors import UcflError
+
+Change = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+
+
+def dishonest(found: Loopback, name: str, change: Change, of: str) -> None:
+    """A registered user whose records of one kind are changed before they are sent."""
+    users = people()
+    user = User(name, users.select([name]), Store(found.folder / name / "state"), reproducible=True)
+
+    def answer(node: SuperNode) -> Callable[[str, RecordDict], RecordDict]:
+        user.ended = node.end
+
+        def changed(kind: str, asked: RecordDict) -> RecordDict:
+            reply = user.answer(kind, asked)
+            if of not in reply.array_records:
+                return reply
+            names = (UPLOAD, MEASURED, METRICS)
+            sent = {one: tensors_of(reply, one) for one in names if one in reply.array_records}
+            sent[of] = change(sent[of])
+            records = {one: record(tensors) for one, tensors in sent.items()}
+            return content(call_of(reply), **records)
+
+        return changed
+
+    found.start(name, answer, found.key(name))
+
+
+def nan(sent: dict[str, Tensor]) -> dict[str, Tensor]:
+    row = sent["row"].clone()
+    row[3] = torch.nan
+    return {"row": row}
+
+
+CHANGES: dict[str, tuple[Change, str]] = {
+    "NaN": (nan, "holds NaN or infinite numbers"),
+    "wrong size": (lambda sent: {"row": sent["row"][:-1]}, "has the shape"),
+    "double precision": (lambda sent: {"row": sent["row"].double()}, "holds torch.float64"),
+    "another name": (lambda sent: {"line": sent["row"]}, "were asked for"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_reply_that_cannot_be_mixed_is_refused(
+    what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    change, why = CHANGES[what]
+    users = people()
+    with loopback(tmp_path) as found, caplog.at_level(logging.INFO, "ucfl.deploy"):
+        for name in users.names[:3]:
+            found.start_user(name, users)
+        dishonest(found, "user-03", change, UPLOAD)
+        run = found.train("fedavg", 4, rounds=2)
+    assert "refused: the answer of user-03" in caplog.text
+    assert why in caplog.text
+    cohorts = run.checkpoint.cohorts
+    assert cohorts[:, :3].all()
+    assert not cohorts[:, 3].any()
+    assert run.checkpoint.history["test_accuracy"][-1, :3].isfinite().all()
+
+
+def test_measurements_that_cannot_be_used_leave_their_user_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    users = people()
+    with loopback(tmp_path) as found, caplog.at_level(logging.INFO, "ucfl.deploy"):
+        for name in users.names[:3]:
+            found.start_user(name, users)
+        dishonest(
+            found, "user-03", lambda sent: {**sent, "gradients": sent["gradients"] / 0}, MEASURED
+        )
+        run = found.train("user-centric", 4, rounds=2)
+    assert "refused: the answer of user-03: 'gradients' holds NaN or infinite" in caplog.text
+    assert run.names == list(users.names[:3])
+    assert run.checkpoint.history["test_accuracy"].isfinite().all()
+
+
+def test_another_model_an_unregistered_key_and_no_tls_are_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    users = people()
+    with loopback(tmp_path) as found, caplog.at_level(logging.INFO, "ucfl.deploy"):
+        stranger = found.node(found.key("stranger", registered=False))
+        with pytest.raises(UcflError, match="refuses this user's key"):
+            stranger.serve(lambda kind, asked: asked, 5.0, lambda text: None)
+        with socket.create_connection(("127.0.0.1", found.port), timeout=10) as plain:
+            plain.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"HTTP/1.1 200" not in plain.recv(100)
+        for name in users.names[:3]:
+            found.start_user(name, users)
+        found.start_user("user-03", users, model="logistic")
+        run = found.train("fedavg", 4, rounds=2)
+    assert "refused: a node with a key that is not registered" in caplog.text
+    assert "refused: a client without TLS" in caplog.text
+    assert "the server trains 'mlp', and user-03 has 'logistic'" in caplog.text
+    assert run.checkpoint.cohorts.tolist() == [[True, True, True, False]] * 2
+
+
+def test_a_name_that_is_not_the_keys_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    users = people()
+    with loopback(tmp_path) as found, caplog.at_level(logging.INFO, "ucfl.deploy"):
+        for name in users.names[:2]:
+            found.start_user(name, users)
+        liar = User("user-00", users.select([3]), Store(tmp_path / "liar" / "state"))
+        found.start("user-03", lambda node: liar.answer, found.key("user-03"))
+        run = found.train("fedavg", 2, rounds=1)
+    assert run.names == ["user-00", "user-01"]
+    assert "its key is that of user-03" in caplog.text
+
+
+def turn(**change: object) -> RecordDict:
+    settings = {
+        "run": "r",
+        "scenario": SCENARIO.change({"rounds": 1}).model_dump(mode="json"),
+        "algorithm": "fedavg",
+        "seed": 0,
+        "user": 0,
+        "classes": 3,
+        "tensors": {},
+        "initial": "",
+    }
+    values = {"previous": 0, "present": False, "round": 1, "columns": [], "begin": None}
+    return content({**values, "settings": {**settings, **change}})
+
+
+def test_code_that_the_server_names_is_not_run(tmp_path: Path) -> None:
+    user = User("user-00", people().select([0]), Store(tmp_path))
+    scenario = SCENARIO.model_dump(mode="json") | {"model": "os:getcwd"}
+    with pytest.raises(UcflError, match="start it with --model os:getcwd"):
+        user.answer(ROUND, turn(scenario=scenario))
+    with pytest.raises(UcflError, match="is not one of ucfl; code that the server names"):
+        user.answer(ROUND, turn(algorithm="antigravity:Method"))
+    with pytest.raises(UcflError, match="makes another model of 'mlp' than the server"):
+        user.answer(ROUND, turn())
+    with pytest.raises(UcflError, match="does not know"):
+        user.answer("query.shell", turn())
+    with pytest.raises(UcflError, match="cannot use the server's message"):
+        user.answer(ROUND, content({"round": 1}))
