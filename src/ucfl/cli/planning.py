@@ -79,24 +79,36 @@ def plan_command(
 
 
 @app.command("systems")
-def systems_command(as_json: Json = False) -> None:
-    """List the networks that plans can be made for."""
-    known: dict[str, wireless.WirelessSystem | wireless.Site]
-    known = {**wireless.SYSTEMS, **wireless.SITES}
+def systems_command(
+    name: Annotated[
+        str | None, typer.Argument(help="Explain every option of this one, as urban-micro.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the networks that plans can be made for, or explain one with its options."""
+    chosen = wireless.NETWORKS if name is None else {name: wireless.find(name)}
     if as_json:
-        print_json({name: asdict(system) for name, system in known.items()})
+        print_json({text: asdict(system) for text, system in chosen.items()})
         return
-    rows = [
-        [name, f"in units of T_dl: rho {s.rho:g}, T_min {s.t_min:g}, mean delay {s.mean_delay:g}"]
-        for name, s in wireless.SYSTEMS.items()
-    ]
-    rows += [
-        [
-            name,
-            f"in seconds: {s.bandwidth / 1e6:g} MHz at {s.carrier_ghz:g} GHz, radius {s.radius:g} "
-            f"m, {s.base_dbm:g} dBm down, {s.user_dbm:g} dBm up",
-        ]
-        for name, s in wireless.SITES.items()
-    ]
+    if name is not None:
+        _explain(name, chosen[name])
+        return
+    rows = [[known, wireless.summary(system)] for known, system in chosen.items()]
     display.show_table(["system", "what it is"], rows)
-    display.answers.print("Change a field with an option: slow-uplink:rho=3.", soft_wrap=True)
+    display.answers.print(
+        "ucfl systems NAME explains one; change an option as urban-micro:bandwidth=10MHz.",
+        soft_wrap=True,
+    )
+
+
+def _explain(name: str, system: wireless.Network) -> None:
+    rows = [[r.option, r.value, r.allowed, r.words] for r in wireless.explained(system)]
+    display.show_table(["option", "value", "may be", "what it is"], rows, name)
+    first = next((r for r in wireless.explained(system) if r.option == "bandwidth"), None)
+    example = "rho=3" if first is None else "bandwidth=10MHz"
+    display.answers.print(
+        f"{wireless.summary(system)}. Change an option with "
+        f"{name.partition(':')[0]}:{example}; quantities carry their units.",
+        soft_wrap=True,
+        markup=False,
+    )

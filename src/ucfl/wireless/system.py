@@ -55,9 +55,17 @@ class System(ABC):
         """The network with some of its users alone: itself, if it tells no user from another."""
         return self
 
-    def serving(self, users: int, model_bytes: int) -> System:
+    def serving(self, users: int, model_bytes: float) -> System:
         """The network with these users and this model in it: itself, if it takes any."""
         return self
+
+    def compressed(self, down: float, up: float) -> System:
+        """The network for messages of so many bytes for each byte of the model.
+
+        Who listens to what is counted in models, so that compression is a property of the messages
+        and changes no traffic: a broadcast of 8 of 32 bits is ``down`` = 1/4.
+        """
+        raise UcflError(f"{type(self).__name__} cannot cost compressed messages.")
 
     def joules(
         self, traffic: Traffic, users: int, audience: Audience | Labels | None = None
@@ -171,6 +179,35 @@ class WirelessSystem(System):
     def uplink(self, models: float, users: int) -> float:
         """ρ T_dl for each model."""
         return self.rho * models
+
+    def compressed(self, down: float, up: float) -> WirelessSystem:
+        """T_dl stays the time of one broadcast of a whole model; shorter messages take less."""
+        if down == up == 1:
+            return self
+        return CompressedSystem(self.rho, self.t_min, self.mean_delay, down, up)
+
+
+@dataclass(frozen=True)
+class CompressedSystem(WirelessSystem):
+    """The paper's system with messages of other sizes than the model's."""
+
+    down_factor: float = 1.0
+    up_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("the bytes of a message down over the model's", self.down_factor)
+        check_positive("the bytes of a message up over the model's", self.up_factor)
+
+    def downlink(
+        self, models: float, users: int, audience: Audience | Labels | None = None
+    ) -> float:
+        """As many T_dl as the messages have bytes of whole models."""
+        return self.down_factor * models
+
+    def uplink(self, models: float, users: int) -> float:
+        """ρ T_dl for each whole model's bytes."""
+        return self.rho * self.up_factor * models
 
 
 #: The three systems of the paper (fig. "accuracy against time").
