@@ -54,7 +54,7 @@ def curve(
             record.users,
             record.audience,
             seed,
-            _present(record),
+            participants(record),
             **deadline(system, record),
         )
         for net, record in zip(networks, every, strict=True)
@@ -68,7 +68,8 @@ def curve(
     )
 
 
-def _present(record: Record) -> NDArray[np.bool_]:
+def participants(record: Record) -> NDArray[np.bool_]:
+    """[T, m]: who took part in each round."""
     everyone = np.ones((record.rounds, record.users), dtype=bool)
     return everyone if record.cohorts is None else record.cohorts
 

@@ -8,7 +8,7 @@ from ucfl.options import split, typed
 from ucfl.wireless.audience import Audience
 from ucfl.wireless.cell import RadioCell
 from ucfl.wireless.explained import explained, summary
-from ucfl.wireless.planner import Option, Plan, plan
+from ucfl.wireless.planner import Limits, Option, Plan, plan
 from ucfl.wireless.site import MEASURED, SITES, MeasuredCell, Site
 from ucfl.wireless.system import SYSTEMS, System, WirelessSystem
 from ucfl.wireless.traffic import Traffic
@@ -35,6 +35,7 @@ __all__ = [
     "SITES",
     "SYSTEMS",
     "Audience",
+    "Limits",
     "MeasuredCell",
     "Network",
     "Option",
