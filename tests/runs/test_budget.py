@@ -33,7 +33,7 @@ def test_the_front_by_hand():
     ]
     assert best_within(front, 3.9, "3.9s").label == "local"
     assert best_within(front, 4, "4s").test == 40
-    with pytest.raises(UcflError, match="within 0.5s: the first one, of local, costs 1;"):
+    with pytest.raises(UcflError, match=r"within 0\.5s: the first one, of local, costs 1;"):
         best_within(front, 0.5, "0.5s")
 
 
