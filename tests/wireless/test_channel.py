@@ -198,3 +198,13 @@ def test_every_state_is_shadowed_by_its_own_deviation(name):
         # Neighbours are alike, so that a cell has fewer independent values than users.
         assert shadow[members].std() == pytest.approx(deviation, rel=0.12)
         assert abs(shadow[members].mean()) < 0.2 * deviation
+
+
+def test_the_worked_example_of_the_page():
+    """docs/wireless.md: outdoors in urban-micro, 100 m away, with and without line of sight."""
+    site = SITES["urban-micro"]
+    given = {"carrier": 3.5e9, "base_height": 10.0, "user_height": np.array([1.5])}
+    for sees, loss, snr in ((True, 85.31, 41.68), (False, 104.64, 22.35)):
+        found = site.environment.path_loss(np.array([100.0]), np.array([sees]), **given)[0]
+        assert found == pytest.approx(loss, abs=0.005)
+        assert 33 - found + 174 - 10 * np.log10(20e6) - 7 == pytest.approx(snr, abs=0.005)
