@@ -72,6 +72,15 @@ def test_plan_prints_a_table_and_a_recommendation(data, tmp_path):
     assert {"streams", "round_time", "joules", "score"} <= set(plan["streams"][0])
 
 
+def test_systems_explains_one_with_its_options(tmp_path):
+    done = ucfl("systems", "urban-micro:bandwidth=10MHz", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for words in ("bandwidth", "10 MHz", "1 kHz to 10 GHz", "interference_db"):
+        assert words in done.stdout
+    found = json.loads(ucfl("systems", "wired", "--json", cwd=tmp_path).stdout)
+    assert found == {"wired": {"rho": 1.0, "t_min": 1.0, "mean_delay": 0.0}}
+
+
 def test_lists(tmp_path):
     for command in ("scenarios", "algorithms", "data", "systems"):
         assert ucfl(command, cwd=tmp_path).returncode == 0
@@ -202,7 +211,19 @@ def mistakes(tmp_path):
         (["plan", tmp_path / "w.npy", "--max-streams", "9"], "9 streams do not fit 4 users"),
         (["plan", tmp_path / "w.npy", "--deadline", "0.5"], "no number of streams meets"),
         (["plan", tmp_path / "w.npy", "--system", "urban-micro:base_dbm=-300",
-          "--model-bytes", "9"], "gets no rate on the downlink"),
+          "--model-bytes", "9"], "between -10 dBm and 60 dBm"),
+        (["plan", "--system", "urban-micro:bandwidth=20"], "write its unit"),
+        (["plan", "--system", "urban-micro:bandwidth=-20MHz"], "between 1 kHz and 10 GHz"),
+        (["plan", tmp_path / "w.npy", "--model-bytes", "many"], "--model-bytes many: write a"),
+        (["plan", tmp_path / "w.npy", "--deadline", "4s"], "counts in broadcasts (T_dl)"),
+        (["plan", tmp_path / "w.npy", "--deadline", "-1"], "deadline of a round must be above 0"),
+        (["plan", tmp_path / "w.npy", "--leave-out", "10"], "write 10% or 0.1"),
+        (["plan", tmp_path / "w.npy", "--target", "0.85"], "percent sign, as 85%"),
+        (["plan", tmp_path / "w.npy", "--target", "850%"], "between 0% and 100%"),
+        (["plan", tmp_path / "w.npy", "--within", "30s"], "--within chooses among finished runs"),
+        (["plan", tmp_path / "w.npy", "--system", "measured-cell", "--model-bytes", "1kB"],
+         "measured-cell:file=FILE.csv"),
+        (["systems", "urban-mikro"], "did you mean 'urban-micro'"),
         (["plan", tmp_path / "w.npy", "--set", "users=3"], "--set and --model have no effect"),
         (["plan", "--model-bytes", "9"], "--model-bytes is for a saved W"),
         (["plan", tmp_path / "rows.npy"], "must be a square matrix"),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,6 +30,7 @@ from ucfl.paper.reproduce import duration
 from ucfl.paper.tables import COMPARED
 from ucfl.report.answer import SHARED_OR_ALONE, Story, measure_of, method_curve
 from ucfl.runs import Progress
+from ucfl.runs.budget import Cost, Point, Spending, pareto_front
 from ucfl.runs.progress import OnRound
 from ucfl.users.acquire import OnBytes
 from ucfl.wireless import SYSTEMS, Plan
@@ -193,13 +195,49 @@ def show_plan(plan: Plan, system: str) -> None:
         row = [str(option.streams), f"{option.silhouette:.3f}", f"{option.round_time:.4g}"]
         row += [f"{option.slowdown:.2f}", amount(option.down_bytes), amount(option.up_bytes)]
         row += [f"{option.joules:.4g}"] if joules else []
+        row += [f"{option.without_slowest:.4g}"] if option.without_slowest is not None else []
         rows.append([*row, f"{option.score:.3f}", mark if option.affordable else "too dear"])
     headers = ["streams", "silhouette", f"round in {plan.unit}", "times FedAvg's", "down", "up"]
     headers += ["joules"] if joules else []
+    headers += ["without the slowest"] if options[0].without_slowest is not None else []
     show_table([*headers, "score", ""], rows, f"Streams on {system}")
     if len(options) < len(plan.options):
         answers.print(f"{len(plan.options) - len(options)} more rows with --json.")
     answers.print(f"Take {plan.reason}", soft_wrap=True, markup=False)
+
+
+def show_fronts(found: Mapping[str, Spending], measure: Measure, unit: str) -> None:
+    """The Pareto fronts of ``ucfl plan``: stretches of rounds of one method each."""
+    kinds: list[tuple[Cost, str]] = [("time", unit), ("joules", "J")]
+    for kind, sign in kinds:
+        front = pareto_front(found, measure, kind)
+        rows = []
+        for label, stretch in itertools.groupby(front, key=lambda point: point.label):
+            points = list(stretch)
+            first, last = points[0], points[-1]
+            rows.append(
+                [
+                    f"from {first.cost:.4g} {sign}",
+                    label,
+                    f"{first.round} to {last.round}",
+                    f"{measure.text(first.test)} to {measure.text(last.test)}",
+                ]
+            )
+        if rows:
+            headers = ["for", "take", "rounds", f"test {measure.words}{measure.unit}"]
+            what = "time" if kind == "time" else "energy"
+            show_table(headers, rows, f"Best for the {what}, chosen by validation")
+
+
+def show_best(found: Spending, best: Point, measure: Measure, within: str) -> None:
+    """The answer of ``ucfl plan --within``."""
+    rounds = f"{best.round} round{'s' * (best.round > 1)}"
+    answers.print(
+        f"Within {within}, take {found.words}: {measure.text(best.test)}{measure.sign} mean "
+        f"{measure.words} after {rounds}.",
+        soft_wrap=True,
+        markup=False,
+    )
 
 
 def show_times(times: dict[str, Any], unit: str) -> None:

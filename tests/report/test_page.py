@@ -129,7 +129,7 @@ def test_streams_that_were_not_run_cost_their_time_and_borrow_an_accuracy(look, 
 def test_methods_are_switched_off_and_on(look, story, runs):
     tab = look(story)
     chips = tab.locator("[data-toggle=fedavg]").all()
-    assert len(chips) == 2  # one above each chart
+    assert len(chips) == 3  # one above each chart
     for chip in chips:
         chip.click()
         assert [each.get_attribute("aria-pressed") for each in chips] == ["false"] * 2

@@ -159,8 +159,15 @@ def test_arrivals_by_hand():
     assert system.arrivals(Traffic(0, 0, 2), computing).tolist() == [2, 5, 14]
     # A model takes 1, 1/2 and 1/4 s either way.
     ratios = np.array([10 * math.log10(x) for x in (1, 3, 15)])
-    options = {"gap_db": 0.0, "t_min": 0.0}
-    cell = RadioCell(8e6, ratios, ratios, 10**6, "sequential", **options)
+    cell = RadioCell(
+        bandwidth=8e6,
+        snr_down_db=ratios,
+        snr_up_db=ratios,
+        model_bytes=10**6,
+        uplink_sharing="sequential",
+        gap_db=0.0,
+        t_min=0.0,
+    )
     assert cell.upload_times(1, 3) == pytest.approx([1, 0.5, 0.25])
     # All hear one broadcast until 1; ready at 1.2, 1.0, 1.1: turns in the order 1, 2, 0.
     ready = np.array([0.2, 0.0, 0.1])

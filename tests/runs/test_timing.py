@@ -9,7 +9,7 @@ import pytest
 import ucfl
 from ucfl.errors import UcflError
 from ucfl.runs import Question, curve, time_to
-from ucfl.wireless import SITES, SYSTEMS
+from ucfl.wireless import SITES, SYSTEMS, Limits
 
 pytestmark = pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")
 
@@ -76,7 +76,7 @@ def test_a_cell_broadcasts_to_groups_at_the_pace_of_their_slowest(runs):
 def test_a_plan_from_runs_has_times_for_each_algorithm(folder, runs):
     question = Question.from_runs(folder)
     assert question.model_bytes == runs["fedavg"][0].model_bytes == 4 * 7850
-    plan = question.plan("wired", max_streams=3)
+    plan = question.plan("wired", limits=Limits(max_streams=3))
     assert plan.recommended.streams <= 3
     times = question.times("wired")
     final = curve(runs["fedavg"], "wired").mean[-1]

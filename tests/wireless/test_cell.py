@@ -59,7 +59,7 @@ def test_ofdma_concentrates_power_in_a_part_of_the_band():
 
 def test_a_gap_and_the_highest_modulation_bound_the_rate():
     assert cell([db(6)], [db(6)], gap_db=db(2)).down_rates == pytest.approx([2e6])
-    assert cell([100.0], [100.0]).down_rates == pytest.approx([1e6 * 8 * 948 / 1024])
+    assert cell([60.0], [60.0]).down_rates == pytest.approx([1e6 * 8 * 948 / 1024])
 
 
 def test_joules_by_hand():
@@ -79,27 +79,17 @@ def test_joules_by_hand():
     assert c.joules(Traffic(0, 0, 2), 2) == pytest.approx(15)
 
 
-def test_path_loss_as_tabled():
-    """3GPP TR 38.901 at 100 m: UMi 22.4 + 35.3 log d + 21.3 log f, d = hypot(100, 8.5)."""
-    loss = SITES["urban-micro"].path_loss(np.array([100.0]))
-    slant = math.hypot(100, 10 - 1.5)
-    expected = 22.4 + 35.3 * math.log10(slant) + 21.3 * math.log10(3.5)
-    assert loss == pytest.approx([expected])
-    near = SITES["indoor-office"].path_loss(np.array([1.0]))  # line of sight is the larger there
-    assert near == pytest.approx(
-        [32.4 + 17.3 * math.log10(math.hypot(1, 2)) + 20 * math.log10(3.5)]
-    )
-
-
 @pytest.mark.parametrize("name", SITES)
 def test_sites_serve_users_and_farther_is_slower(name):
-    site = find(f"{name}:shadowing_db=0")
-    places = np.linspace(site.nearest, site.radius, 8)
-    c = site.serving(8, 200_000, places)
-    assert (np.diff(c.down_rates) <= 0).all()
-    assert (np.diff(c.up_rates) <= 0).all()
-    assert (np.diff(site.path_loss(places)) > 0).all()
-    assert 0 < c.round_time(Traffic(1, 1), 8) < 60
+    site = find(f"{name}:shadowing=false:indoor=0%")
+    places = np.linspace(site.nearest, site.radius, 40)
+    c, sees = site.serving(40, 200_000, places), site.placed(40, places).line_of_sight
+    assert 0 < sees.sum() < 40
+    for state in (sees, ~sees):
+        assert (np.diff(c.down_rates[state]) <= 0).all()
+        assert (np.diff(c.up_rates[state]) <= 0).all()
+        assert (np.diff(site.placed(40, places).loss[state]) > 0).all()
+    assert 0 < c.round_time(Traffic(1, 1), 40) < 60
     where = SITES[name].distances(500)
     assert where.min() >= site.nearest
     assert where.max() <= site.radius
@@ -124,18 +114,65 @@ def test_personal_streams_cost_less_than_as_many_broadcasts_to_all():
         (lambda: cell([3.0, 3.0], [3.0, -400.0]), "user 1 gets no rate on the uplink"),
         (lambda: cell([math.nan], [3.0]), "no rate"),
         (lambda: cell([1.0], [1.0, 2.0]), "one downlink and one uplink SNR"),
-        (lambda: cell([1.0], [1.0], bandwidth=0), "bandwidth"),
+        (lambda: cell([1.0], [1.0], bandwidth=0), "bandwidth=0: it lies between 1 kHz"),
         (lambda: cell([1.0], [1.0], model_bytes=0), "size in bytes"),
         (lambda: cell([1.0], [1.0], gap_db=-1), "gap_db"),
-        (lambda: cell([1.0], [1.0], uplink_sharing="aloha"), "ofdma or sequential"),
+        (lambda: cell([1.0], [1.0], uplink_sharing="aloha"), "'ofdma' or 'sequential'"),
         (lambda: cell([1.0], [1.0]).round_time(Traffic(1, 1), 2), "1 users, the federation 2"),
-        (lambda: find("urban-micro:radius=5"), "radius must exceed"),
+        (lambda: find("urban-micro:radius=5m"), "radius must exceed"),
+        (lambda: find("urban-micro:radius=5"), "write its unit"),
+        (lambda: find("urban-micro:nearest=2m"), "known from 10 m to 5000 m"),
+        (lambda: find("indoor-office:radius=200m"), "known from 1 m to 150 m"),
+        (lambda: find("urban-micro:user_height=12m"), "not above its users"),
+        (lambda: find("urban-micro:bandwidth=20"), "write its unit"),
+        (lambda: find("urban-micro:bandwidth=20THz"), "one of Hz, kHz, MHz, GHz"),
+        (lambda: find("urban-micro:base_dbm=400"), "between -10 dBm and 60 dBm"),
+        (lambda: find("urban-micro:carrier=3500GHz"), "between 500 MHz and 100 GHz"),
+        (lambda: find("urban-micro:carrier_ghz=3.5"), "did you mean 'carrier'"),
+        (lambda: find("measured-cell").serving(2, 9), "measured-cell:file=FILE.csv"),
         (lambda: find("urban-micro:uplink_sharing=aloha"), "uplink_sharing=aloha"),
-        (lambda: SITES["urban-micro"].path_loss(np.array([-3.0])), "metres above 0"),
+        (lambda: SITES["urban-micro"].placed(1, np.array([-3.0])), "metres above 0"),
     ],
 )
 def test_bad_values_get_one_sentence(make, words):
     with pytest.raises(UcflError) as caught:
         make()
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def written(tmp_path, text):
+    (tmp_path / "snr.csv").write_text(text)
+    return f"measured-cell:file={tmp_path / 'snr.csv'}:bandwidth=10MHz"
+
+
+def test_users_own_snrs_come_from_a_file(tmp_path):
+    text = "user,snr_down_db,snr_up_db\nanna,20,5\nben,3.5,-2\n"
+    c = find(written(tmp_path, text)).serving(2, 1000)
+    assert c.snr_down_db.tolist() == [20, 3.5]
+    assert c.snr_up_db.tolist() == [5, -2]
+    assert c.bandwidth == 10e6
+    by_hand = RadioCell(
+        bandwidth=10e6, snr_down_db=np.array([20, 3.5]), snr_up_db=np.array([5, -2.0]),
+        model_bytes=1000, block_error=0.1, retransmission_error=0.01,
+    )  # fmt: skip
+    assert c.round_time(Traffic(1, 1), 2) == by_hand.round_time(Traffic(1, 1), 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("snr_down_db,snr_up_db\n1,2\n", "the cell has 1 users, the federation 2"),
+        ("snr_down_db,snr\n1,2\n3,4\n", "has no column 'snr_up_db'"),
+        ("snr_down_db,snr_up_db\n1,2\n3,far\n", "could not convert"),
+        ("snr_down_db,snr_up_db\n1,2\n3\n", "is damaged"),
+        ("snr_down_db,snr_up_db\n", "has no user"),
+        ("snr_down_db,snr_up_db\n1,2\n3,1000\n", "user 1 has 1000 dB on the uplink"),
+        ("snr_down_db,snr_up_db\n1,2\nnan,3\n", "user 1 gets no rate on the downlink"),
+    ],
+)
+def test_files_of_snrs_that_are_none(tmp_path, text, words):
+    with pytest.raises(UcflError) as caught:
+        find(written(tmp_path, text)).serving(2, 1000)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)

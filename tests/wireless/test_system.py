@@ -1,5 +1,6 @@
 """Formulas against Monte Carlo and against cases worked by hand."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -125,3 +126,44 @@ def test_bad_values_get_one_sentence(make, words):
 def test_options_change_a_named_system():
     assert wireless.find("slow-uplink:rho=3") == WirelessSystem(3, 1, 1)
     assert wireless.find("wired") is not wireless.find("wired:t_min=2")
+
+
+@pytest.mark.parametrize("name", wireless.NETWORKS)
+def test_every_option_of_every_network_is_explained(name):
+    network = wireless.NETWORKS[name]
+    rows = {row.option: row for row in wireless.explained(network)}
+    assert set(rows) == {field.name for field in dataclasses.fields(network)}
+    assert all(row.words and row.allowed for row in rows.values())
+    assert wireless.summary(network).startswith("in ")
+
+
+def test_compressed_messages_in_the_papers_system():
+    wired = SYSTEMS["wired"]
+    small = wired.compressed(down=0.25, up=0.5)
+    assert small.round_time(Traffic(4, 1), 20) == 4 / 4 + 1 + 0.5
+    assert wired.compressed(1, 1) == wired
+    with pytest.raises(UcflError, match="above 0"):
+        wired.compressed(0, 1)
+
+
+def test_energy_adds_up_over_rounds_for_those_who_take_part():
+    cell = wireless.SITES["urban-micro"].serving(4, 100_000)
+    start, rounds = Traffic(1, 1, 0.5), np.array([[1, 1, 1], [2, 1, 1]], dtype=float)
+    streams = np.array([0, 0, 1, 1])
+    spent = cell.energy(start, rounds, 4, streams)
+    each = [cell.joules(t, 4, streams) for t in (start, Traffic(1, 1), Traffic(2, 1))]
+    assert spent == pytest.approx(np.cumsum(each))
+    here = np.array([[True] * 4, [True, False, False, True]])
+    fewer = cell.energy(start, rounds, 4, streams, here)
+    alone = cell.among(here[1]).joules(Traffic(2, 1), 2, np.array([0, 1]))
+    assert fewer == pytest.approx(np.cumsum([*each[:2], alone]))
+    assert np.isnan(SYSTEMS["wired"].energy(start, rounds, 4)).all()
+
+
+def test_when_a_share_of_the_models_has_arrived():
+    cell = wireless.SITES["urban-micro"].serving(20, 100_000)
+    arrivals = np.sort(cell.arrivals(Traffic(1, 1), np.ones(20)))
+    assert cell.arrived(Traffic(1, 1), 20, 0.9) == arrivals[17]
+    assert cell.arrived(Traffic(1, 1), 20, 1.0) == arrivals[19]
+    assert cell.arrived(Traffic(1, 1), 20, 1.0) == pytest.approx(cell.round_time(Traffic(1, 1), 20))
+    assert SYSTEMS["wired"].arrived(Traffic(1, 1), 20, 0.5) == 3

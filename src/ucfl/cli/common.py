@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ucfl import display
+from ucfl import display, runs, units
 from ucfl.algorithms import find as find_algorithm
 from ucfl.errors import UcflError
 from ucfl.execution import Precision
@@ -128,3 +128,24 @@ def print_json(value: Any) -> None:
 def say(text: str) -> None:
     """A remark on standard error."""
     display.notes.print(f"ucfl: {text}", soft_wrap=True, markup=False)
+
+
+def target_from(text: str | None, found: Mapping[str, Sequence[runs.Run]]) -> float | None:
+    """A value for runs to reach: shares in percent, as nobody can tell 0.85 from 0.85%."""
+    if text is None:
+        return None
+    first = next((each[0] for each in found.values()), None)
+    percent = first is None or first.measure.percent
+    if percent and text.strip().endswith("%"):
+        return 100 * units.read(units.Quantity(units.SHARE, 0, 1), text, "--target")
+    try:
+        value = float(text)
+    except ValueError:
+        example = "85%" if percent else "0.5"
+        raise UcflError(f"--target {text}: write a number, as {example}.") from None
+    if percent and not 1 < value <= 100:
+        raise UcflError(
+            f"--target {text}: write the accuracy with its percent sign, as "
+            f"{100 * value if 0 < value <= 1 else 85:g}%."
+        )
+    return value

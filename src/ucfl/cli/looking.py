@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ucfl import display, report
-from ucfl.cli.common import Json, RunFolders, app, print_json, say
+from ucfl.cli.common import Json, RunFolders, app, print_json, say, target_from
 from ucfl.errors import UcflError, check_name
 from ucfl.runs.files import write_atomically
 from ucfl.runs.timing import unequal_rounds
@@ -48,15 +48,16 @@ def figure_command(
     ] = None,
     system: Annotated[str, typer.Option(help="The network that times are for.")] = "slow-uplink",
     target: Annotated[
-        float | None, typer.Option(help="Accuracy in % to time runs to; FedAvg's final if none.")
+        str | None, typer.Option(help="Accuracy to time runs to, as 85%; FedAvg's final if none.")
     ] = None,
     wide: Annotated[bool, typer.Option("--wide", help="Two columns wide instead of one.")] = False,
 ) -> None:
     """Draw a figure of runs for print, in a journal's column width."""
     check_name("figure", name, report.FIGURES)
     file = report.check_suffix(out if out is not None else Path(f"{name}.pdf"))
-    look = report.Look(system, target, report.DOUBLE if wide else report.SINGLE)
     runs = report.gather(folders)
+    width = report.DOUBLE if wide else report.SINGLE
+    look = report.Look(system, target_from(target, runs), width)
     report.save(report.FIGURES[name](runs, look), file)
     rounds = {label: [run.checkpoint.round for run in each] for label, each in runs.items()}
     if unequal := unequal_rounds(rounds):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ucfl import display, runs, wireless
-from ucfl.cli.common import Device, Json, Model, Set, app, print_json, scenario_from
+from ucfl import display, runs, units, wireless
+from ucfl.cli.common import Device, Json, Model, Set, app, print_json, scenario_from, target_from
 from ucfl.errors import UcflError
+from ucfl.measure import ACCURACY, Measure
+from ucfl.runs.budget import Cost, Point, Spending, best_within, fronts_to_json, pareto_front
 from ucfl.runs.folder import holds_runs
-from ucfl.runs.planning import plan_to_json
+from ucfl.runs.planning import DEFAULT_TRADEOFF, plan_to_json
 from ucfl.users.folders import user_files
 
 
@@ -32,27 +34,42 @@ def plan_command(
     tradeoff: Annotated[
         str,
         typer.Option(
-            help="silhouette, silhouette-minus-cost[:λ], silhouette-per-time[:λ], "
+            help="silhouette-per-time[:λ], silhouette, silhouette-minus-cost[:λ], "
             "or your own module:function of k, s and T_k / T_1."
         ),
-    ] = "silhouette",
-    deadline: Annotated[float | None, typer.Option(help="The longest that a round may take.")] = (
-        None
-    ),
-    max_streams: Annotated[int | None, typer.Option(help="The most streams there may be.")] = None,
-    target: Annotated[
-        float | None, typer.Option(help="Accuracy in % to time runs to; FedAvg's final if none.")
+    ] = DEFAULT_TRADEOFF,
+    deadline: Annotated[
+        str | None, typer.Option(help="The longest that a round may take, as 4s.")
     ] = None,
-    model_bytes: Annotated[int | None, typer.Option(help="Model size, for a saved W.", min=1)] = (
-        None
-    ),
+    leave_out: Annotated[
+        str | None,
+        typer.Option(help="Users, the slowest, that a round does not wait for, as 10%."),
+    ] = None,
+    max_streams: Annotated[int | None, typer.Option(help="The most streams there may be.")] = None,
+    within: Annotated[
+        str | None,
+        typer.Option(help="Time or energy for all of training, as 300s or 5kJ: which run to take."),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Accuracy to time runs to, as 85%; FedAvg's final if none.")
+    ] = None,
+    bits: Annotated[
+        float, typer.Option(help="Bits sent for a parameter, of a saved W or scenario.", min=0.01)
+    ] = 32.0,
+    model_bytes: Annotated[
+        str | None, typer.Option(help="Model size, for a saved W, as 178kB.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the scenario's users and first weights.")] = 0,
     model: Model = None,
     set_: Set = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Choose the number of downlink streams for a network."""
+    """Plan for a network: which method and how many streams, by time and energy.
+
+    Of a saved W or a scenario, every number of streams; of finished runs, also which of them is
+    best for the time or energy that there is.
+    """
     place = Path(source)
     saved = place.suffix in (".npy", ".npz", ".csv")
     stored = place.is_dir() and (holds_runs(place) or not user_files(place))
@@ -60,43 +77,119 @@ def plan_command(
         raise UcflError(f"--set and --model have no effect on {place}, which is there already.")
     if model_bytes is not None and not saved:
         raise UcflError("--model-bytes is for a saved W alone; leave it out.")
+    if stored and bits != 32:
+        raise UcflError("stored runs sent the bits that they sent; leave --bits out.")
+    if within is not None and not stored:
+        raise UcflError("--within chooses among finished runs: give a folder of them.")
     if saved:
-        question = runs.Question.from_file(place, model_bytes)
+        size = (
+            None if model_bytes is None else units.read(units.BYTES, model_bytes, "--model-bytes")
+        )
+        question = runs.Question.from_file(place, size)
     elif stored:
         question = runs.Question.from_runs(place)
     else:
         question = runs.Question.from_scenario(
             scenario_from(source, set_, None, model), seed, device
         )
-    plan = question.plan(system, tradeoff=tradeoff, deadline=deadline, max_streams=max_streams)
+    unit = "T_dl" if isinstance(wireless.find(system), wireless.WirelessSystem) else "s"
+    limits = wireless.Limits(
+        deadline=None if deadline is None else _time(deadline, unit, "--deadline"),
+        max_streams=max_streams,
+        leave_out=0.0 if leave_out is None else units.read(LEFT_OUT, leave_out, "--leave-out"),
+    )
+    plan = question.plan(system, tradeoff=tradeoff, limits=limits, bits=bits)
+    _answer(question, system, plan, target_from(target, question.runs), within, as_json)
+
+
+#: Users that a round does not wait for.
+LEFT_OUT = units.Quantity(units.SHARE, 0, 0.99, plain=True)
+
+
+def _answer(
+    question: runs.Question,
+    system: str,
+    plan: wireless.Plan,
+    target: float | None,
+    within: str | None,
+    as_json: bool,
+) -> None:
+    """Print the plan, and of runs their times, fronts and the best one for the budget."""
     times = question.times(system, target)
+    found, measure = question.spendings(system) if question.runs else ({}, ACCURACY)
+    fronts = fronts_to_json(found, measure) if found else {}
+    best = None if within is None else _best(found, measure, within, plan.unit)
     if as_json:
-        print_json({"system": system, **plan_to_json(plan), "times": times})
-    else:
-        display.show_plan(plan, system)
-        if times:
-            display.show_times(times, plan.unit)
+        chosen = {} if best is None else {"within": within, "best": asdict(best)}
+        values = {"system": system, **plan_to_json(plan), "times": times, **fronts, **chosen}
+        print_json(values)
+        return
+    display.show_plan(plan, system)
+    if times:
+        display.show_times(times, plan.unit)
+    if found:
+        display.show_fronts(found, measure, plan.unit)
+    if best is not None:
+        display.show_best(found[best.label], best, measure, within or "")
+
+
+def _best(found: dict[str, Spending], measure: Measure, within: str, unit: str) -> Point:
+    """The best stored method for a time or an energy."""
+    energy = any(within.strip().endswith(sign) for sign in units.ENERGY)
+    limit = (
+        units.read(units.JOULES, within, "--within") if energy else _time(within, unit, "--within")
+    )
+    kind: Cost = "joules" if energy else "time"
+    front = pareto_front(found, measure, kind)
+    if energy and not front:
+        raise UcflError("the paper's systems know no power; give a cell, such as urban-micro.")
+    return best_within(front, limit, within)
+
+
+def _time(text: str, unit: str, option: str) -> float:
+    """A time in the system's unit: with a unit of time in a cell, a plain number of broadcasts."""
+    if unit == "s":
+        return units.read(replace(units.SECONDS, plain=True), text, option)
+    try:
+        return float(text.removesuffix("T_dl"))
+    except ValueError:
+        raise UcflError(
+            f"{option} {text}: this system counts in broadcasts (T_dl), so write a plain number; "
+            "for seconds choose a cell, such as urban-micro."
+        ) from None
 
 
 @app.command("systems")
-def systems_command(as_json: Json = False) -> None:
-    """List the networks that plans can be made for."""
-    known: dict[str, wireless.WirelessSystem | wireless.Site]
-    known = {**wireless.SYSTEMS, **wireless.SITES}
+def systems_command(
+    name: Annotated[
+        str | None, typer.Argument(help="Explain every option of this one, as urban-micro.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the networks that plans can be made for, or explain one with its options."""
+    chosen = wireless.NETWORKS if name is None else {name: wireless.find(name)}
     if as_json:
-        print_json({name: asdict(system) for name, system in known.items()})
+        print_json({text: asdict(system) for text, system in chosen.items()})
         return
-    rows = [
-        [name, f"in units of T_dl: rho {s.rho:g}, T_min {s.t_min:g}, mean delay {s.mean_delay:g}"]
-        for name, s in wireless.SYSTEMS.items()
-    ]
-    rows += [
-        [
-            name,
-            f"in seconds: {s.bandwidth / 1e6:g} MHz at {s.carrier_ghz:g} GHz, radius {s.radius:g} "
-            f"m, {s.base_dbm:g} dBm down, {s.user_dbm:g} dBm up",
-        ]
-        for name, s in wireless.SITES.items()
-    ]
+    if name is not None:
+        _explain(name, chosen[name])
+        return
+    rows = [[known, wireless.summary(system)] for known, system in chosen.items()]
     display.show_table(["system", "what it is"], rows)
-    display.answers.print("Change a field with an option: slow-uplink:rho=3.", soft_wrap=True)
+    display.answers.print(
+        "ucfl systems NAME explains one; change an option as urban-micro:bandwidth=10MHz.",
+        soft_wrap=True,
+    )
+
+
+def _explain(name: str, system: wireless.Network) -> None:
+    rows = [[r.option, r.value, r.allowed, r.words] for r in wireless.explained(system)]
+    display.show_table(["option", "value", "may be", "what it is"], rows, name)
+    first = next((r for r in wireless.explained(system) if r.option == "bandwidth"), None)
+    example = "rho=3" if first is None else "bandwidth=10MHz"
+    display.answers.print(
+        f"{wireless.summary(system)}. Change an option with "
+        f"{name.partition(':')[0]}:{example}; quantities carry their units.",
+        soft_wrap=True,
+        markup=False,
+    )

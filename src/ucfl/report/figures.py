@@ -144,6 +144,41 @@ def over_time(
     return figure
 
 
+def fronts(
+    panels: Mapping[
+        str, tuple[Mapping[str, tuple[ArrayLike, ArrayLike]], tuple[ArrayLike, ArrayLike]]
+    ],
+    *,
+    ylabel: str = "mean test accuracy in %",
+    title: str = "",
+    width: float = DOUBLE,
+) -> Figure:
+    """A panel for each kind of cost, by its axis' label: every method's curve, and the best of all.
+
+    A panel is ({label: (costs, values)}, (costs, values) of the Pareto front).
+    """
+    with mpl.rc_context(LOOK):
+        figure, _ = canvas(width, title)
+        figure.clear()
+        every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for axes, (xlabel, (curves, front)) in zip(every, panels.items(), strict=True):
+            costs, values = (np.asarray(part, dtype=np.float64) for part in front)
+            axes.plot(
+                costs, values, label="best for the cost", color="#bbbbbb", lw=4, zorder=1,
+                drawstyle="steps-post", solid_capstyle="butt",
+            )  # fmt: skip
+            for label, style in styles(curves).items():
+                x, y = (np.asarray(part, dtype=np.float64) for part in curves[label])
+                axes.plot(
+                    x, y, label=label, color=style.light, drawstyle="steps-post", **_dashes(style)
+                )
+            axes.set(xlabel=xlabel)
+            axes.set_xlim(left=0)
+        every[0].set(ylabel=ylabel)
+        _legend(figure, every[0], width)
+    return figure
+
+
 def bars(
     values: Mapping[str, ArrayLike],
     *,

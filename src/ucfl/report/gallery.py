@@ -13,6 +13,7 @@ from ucfl.measure import Measure
 from ucfl.report import figures
 from ucfl.report.collaboration import Panel, by_seed, collaboration
 from ucfl.runs import Curve, Run, curve
+from ucfl.runs.budget import Cost, pareto_front, spendings
 from ucfl.runs.timing import common_target
 from ucfl.users.names import numbered_names
 
@@ -92,6 +93,27 @@ def silhouettes(runs: Runs, look: Look) -> Figure:
     return figures.silhouettes({scenario: scores}, usual, width=look.width)
 
 
+def pareto(runs: Runs, look: Look) -> Figure:
+    """The mean against what a network spends, in time and in joules, and the best for each cost."""
+    measure = _measure(runs)
+    found = spendings(
+        {label: [r.record for r in each] for label, each in runs.items()}, look.system
+    )
+    unit = next(iter(_curves(runs, look).values())).unit
+    kinds: list[tuple[Cost, str]] = [
+        ("time", f"time in {unit.replace('T_dl', '$T_{dl}$')}"),
+        ("joules", "energy of the cell and its users in J"),
+    ]
+    panels = {}
+    for kind, xlabel in kinds:
+        front = pareto_front(found, measure, kind)
+        if front:
+            curves = {label: (each.cost(kind), each.test) for label, each in found.items()}
+            best = ([point.cost for point in front], [point.test for point in front])
+            panels[xlabel] = (curves, best)
+    return figures.fronts(panels, ylabel=_label(measure), width=look.width)
+
+
 FIGURES: dict[str, Callable[[Runs, Look], Figure]] = {
     "mean": mean,
     "worst-user": worst_user,
@@ -99,6 +121,7 @@ FIGURES: dict[str, Callable[[Runs, Look], Figure]] = {
     "time-to-target": time_to_target,
     "weights": weights,
     "silhouettes": silhouettes,
+    "pareto": pareto,
 }
 
 

@@ -17,6 +17,7 @@ SCRIPTS = (
     "state.js",
     "chart.js",
     "comparison.js",
+    "radio.js",
     "collaboration.js",
     "users.js",
     "page.js",

@@ -17,14 +17,16 @@ from numpy.typing import NDArray
 
 from ucfl.errors import UcflError
 from ucfl.federation import Links
+from ucfl.measure import Measure
 from ucfl.report.answer import SHARED_OR_ALONE, TOLD_THE_GROUPS, Story, answer
 from ucfl.report.collaboration import Panel, by_seed, collaboration
 from ucfl.report.palette import GROUPS, styles
 from ucfl.runs import Record, Run, find_runs
 from ucfl.runs.arrivals import over_seeds
+from ucfl.runs.budget import Cost, pareto_front, spendings
 from ucfl.runs.folder import deviation
 from ucfl.runs.timing import unequal_rounds
-from ucfl.wireless import SYSTEMS, Traffic, WirelessSystem, find
+from ucfl.wireless import SITES, SYSTEMS, Traffic, WirelessSystem, find, summary
 
 Floats = NDArray[np.float64]
 
@@ -88,6 +90,7 @@ def compose(records: Sequence[Record]) -> Story:
         | {"words": first.measure.words, "unit": first.measure.unit},
         "target": {"value": fedavg["mean"][-1], "of": fedavg["label"]},
         "systems": {name: asdict(system) for name, system in SYSTEMS.items()},
+        "cells": radio_cells(by_label, first.measure),
         "groups": GROUPS,
         "weight_step": WEIGHT_STEP,
         "populations": _populations(records),
@@ -100,6 +103,34 @@ def compose(records: Sequence[Record]) -> Story:
     told["answer"] = answer(told)
     told["notes"] = _notes(told, by_label)
     return told
+
+
+def radio_cells(records: Mapping[str, Sequence[Record]], measure: Measure) -> dict[str, Any]:
+    """Seconds and joules of every method in each kind of radio cell, and the best for each cost.
+
+    Users are placed by the site's seed. The page has the values, and computes none of them.
+    """
+    found = {}
+    for name, site in SITES.items():
+        spent = spendings(records, site)
+        kinds: tuple[Cost, ...] = ("time", "joules")
+        found[name] = {
+            "words": summary(site),
+            "methods": {
+                label: {kind: _significant(each.cost(kind)) for kind in kinds}
+                for label, each in spent.items()
+            },
+            "fronts": {
+                kind: [[p.label, p.round] for p in pareto_front(spent, measure, kind)]
+                for kind in kinds
+            },
+        }
+    return found
+
+
+def _significant(values: Floats) -> list[float]:
+    """Six digits: nobody reads more, and the page is shorter."""
+    return [float(f"{value:.6g}") for value in values]
 
 
 def _method(label: str, records: Sequence[Record]) -> dict[str, Any]:

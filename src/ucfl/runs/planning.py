@@ -16,12 +16,17 @@ from ucfl.collaboration import stream_choices, tradeoff_function
 from ucfl.collaboration.streams import MOST_STREAMS, NEARLY
 from ucfl.errors import UcflError, unreadable
 from ucfl.imports import load
+from ucfl.measure import Measure
+from ucfl.runs.budget import Spending, spendings
 from ucfl.runs.building import federation
 from ucfl.runs.folder import Run, find_runs
 from ucfl.runs.timing import common_target, curve, unequal_rounds
 from ucfl.users import Scenario
 from ucfl.wireless import Plan
-from ucfl.wireless.planner import Worth
+from ucfl.wireless.planner import Limits, Worth
+
+#: A stream more must be worth the time that it takes.
+DEFAULT_TRADEOFF = "silhouette-per-time"
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class Question:
     """Whose streams are to be planned: W, the model's size, and runs to take times from."""
 
     weights: NDArray[np.float64]
-    model_bytes: int
+    model_bytes: float
     seed: int = 0
     runs: dict[str, list[Run]] = field(default_factory=dict)
 
@@ -48,7 +53,7 @@ class Question:
         )
 
     @classmethod
-    def from_file(cls, file: Path, model_bytes: int | None) -> Question:
+    def from_file(cls, file: Path, model_bytes: float | None) -> Question:
         """A saved W: ``.npy``, ``.npz`` with one array, ``.csv``."""
         advice = "save W as .npy, .npz or .csv."
         if file.suffix == ".csv":
@@ -73,27 +78,33 @@ class Question:
         self,
         system: str,
         *,
-        tradeoff: str = "silhouette",
-        deadline: float | None = None,
-        max_streams: int | None = None,
+        tradeoff: str = DEFAULT_TRADEOFF,
+        limits: Limits | None = None,
+        bits: float = 32.0,
     ) -> Plan:
-        """Every k, and the one to take."""
+        """Every k, and the one to take; ``bits`` a parameter are sent, of 32 in a whole model."""
         users, found = len(self.weights), wireless.find(system)
-        if isinstance(found, wireless.Site) and not self.model_bytes:
+        if not isinstance(found, wireless.WirelessSystem) and not self.model_bytes:
             raise UcflError("a saved W does not say how large the model is: give --model-bytes.")
         choices = stream_choices(self.weights, min(users, MOST_STREAMS), self.seed)
         # Beyond those, only a stream for each user.
         choices.setdefault(users, (0.0, np.arange(users)))
+        factor = bits / 32
         return wireless.plan(
             choices,
-            found.serving(users, self.model_bytes),
-            self.model_bytes,
+            found.serving(users, self.model_bytes).compressed(factor, factor),
+            self.model_bytes * factor,
             worth=worth_function(tradeoff, users),
             name=tradeoff,
             slack=0.0 if _is_own(tradeoff) else NEARLY,
-            deadline=deadline,
-            max_streams=max_streams,
+            limits=limits,
+            own_weight=float(np.diag(self.weights).mean()),
         )
+
+    def spendings(self, system: str) -> tuple[dict[str, Spending], Measure]:
+        """Every stored method's seconds and joules on a network, and what it is judged by."""
+        records = {label: [run.record for run in each] for label, each in self.runs.items()}
+        return spendings(records, system), next(iter(records.values()))[0].measure
 
     def times(self, system: str, target: float | None = None) -> dict[str, Any]:
         """When each algorithm's mean is as good as the target (FedAvg's final, if not given)."""

@@ -14,7 +14,7 @@ from ucfl import wireless
 from ucfl.measure import ACCURACY, Measure
 from ucfl.runs.folder import Run
 from ucfl.runs.record import Record
-from ucfl.wireless import Site, System
+from ucfl.wireless import Network, System
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Curve:
 
 def curve(
     runs: Run | Record | Sequence[Run | Record],
-    system: str | System | Site,
+    system: str | System | Network,
     *,
     seed: int | None = None,
 ) -> Curve:
@@ -54,7 +54,7 @@ def curve(
             record.users,
             record.audience,
             seed,
-            _present(record),
+            participants(record),
             **deadline(system, record),
         )
         for net, record in zip(networks, every, strict=True)
@@ -68,14 +68,15 @@ def curve(
     )
 
 
-def _present(record: Record) -> NDArray[np.bool_]:
+def participants(record: Record) -> NDArray[np.bool_]:
+    """[T, m]: who took part in each round."""
     everyone = np.ones((record.rounds, record.users), dtype=bool)
     return everyone if record.cohorts is None else record.cohorts
 
 
 def time_to(
     runs: Run | Record | Sequence[Run | Record],
-    system: str | System | Site,
+    system: str | System | Network,
     target: float,
     *,
     seed: int | None = None,
@@ -110,7 +111,7 @@ class Waiting(TypedDict, total=False):
     late: NDArray[np.bool_]
 
 
-def deadline(system: str | System | Site, record: Record) -> Waiting:
+def deadline(system: str | System | Network, record: Record) -> Waiting:
     """The run's deadline, where it was one on this very system, and who missed it."""
     time, name, late = record.scenario.deadline, record.scenario.system, record.late
     if time is None or name is None or late is None or _found(system) != wireless.find(name):
@@ -118,10 +119,10 @@ def deadline(system: str | System | Site, record: Record) -> Waiting:
     return {"deadline": time, "late": late}
 
 
-def network(system: str | System | Site, record: Record) -> System:
+def network(system: str | System | Network, record: Record) -> System:
     """The system with the run's users and model in it."""
     return _found(system).serving(record.users, record.model_bytes)
 
 
-def _found(system: str | System | Site) -> System | Site:
+def _found(system: str | System | Network) -> System | Network:
     return wireless.find(system) if isinstance(system, str) else system

@@ -3,76 +3,75 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ucfl.errors import UcflError
+from ucfl.options import typed
 from ucfl.wireless.audience import Audience, Labels
-from ucfl.wireless.checks import check_not_negative, check_positive
+from ucfl.wireless.checks import check_positive
+from ucfl.wireless.link import Steps, cqi_steps, shannon_efficiency, transmissions
+from ucfl.wireless.settings import RadioSettings, Sending, UserSending
 from ucfl.wireless.system import System
 from ucfl.wireless.traffic import Traffic
 
 Floats = NDArray[np.float64]
 
-#: b/s/Hz of the highest modulation and code rate (256-QAM, 948/1024; 3GPP TS 38.214, CQI table 2).
-HIGHEST_EFFICIENCY = 8 * 948 / 1024
-#: Thermal noise at 290 K, in dBm per hertz.
-NOISE_DENSITY = -174.0
+#: dB above which no receiver works: an SNR like this is a ratio that was not converted.
+HIGHEST_SNR = 80.0
 
 
-@dataclass(frozen=True, eq=False)
-class RadioCell(System):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RadioCell(RadioSettings, System):
     """Users of one base station, each with its signal-to-noise ratio over the whole band.
 
-    A link carries B · min(log₂(1 + SNR/Γ), highest) bit/s: Shannon's rate with a gap Γ, up to the
-    highest modulation. Streams go down one after another, each at the rate of its slowest
-    listener. On the uplink, users either share the band in equal parts at the same time
-    (``ofdma``: a user's power in a part B/m lifts its SNR m times) or take turns on all of it
+    A link carries B · η(SNR) bit/s: Shannon's rate with a gap, up to the highest modulation, or the
+    steps of a table (``rate``); every block is sent E times in expectation
+    (:func:`~ucfl.wireless.link.transmissions`). Streams go down one after another, each at the
+    rate of its slowest listener, or of the slowest of a share ``coverage`` of them, after which the
+    others get it one by one. On the uplink, users either share the band in equal parts at the same
+    time (``ofdma``: a user's power in a part B/m lifts its SNR m times) or take turns on all of it
     (``sequential``). Times are in seconds.
+
+    ``down_factor`` and ``up_factor`` are the bytes of a message over those of the model
+    (compression).
     """
 
-    bandwidth: float
     snr_down_db: Floats
     snr_up_db: Floats
-    model_bytes: int
-    uplink_sharing: Literal["ofdma", "sequential"] = "ofdma"
-    gap_db: float = 3.0
-    t_min: float = 1.0
-    mean_delay: float = 0.0
-    base_watts: float = 40.0
-    user_watts: float = 0.2
-    computing_watts: float = 2.0
+    model_bytes: float
+    base_watts: Sending = 40.0
+    user_watts: UserSending = 0.2
+    down_factor: float = 1.0
+    up_factor: float = 1.0
     unit: ClassVar[str] = "s"
 
     def __post_init__(self) -> None:
-        check_positive("the bandwidth in Hz", self.bandwidth)
+        for name, value in typed(RadioSettings, "the cell", settings_of(self)).items():
+            object.__setattr__(self, name, value)
         check_positive("the model's size in bytes", self.model_bytes)
-        check_not_negative(self, "gap_db", "t_min", "mean_delay")
-        check_not_negative(self, "base_watts", "user_watts", "computing_watts")
-        if self.uplink_sharing not in ("ofdma", "sequential"):
-            raise UcflError(
-                f"users share the uplink by ofdma or sequential, not {self.uplink_sharing!r}."
-            )
+        check_positive("the bytes of a message down over the model's", self.down_factor)
+        check_positive("the bytes of a message up over the model's", self.up_factor)
         if np.shape(self.snr_down_db) != np.shape(self.snr_up_db) or np.ndim(self.snr_up_db) != 1:
             raise UcflError("give every user one downlink and one uplink SNR.")
-        for direction, rates in (("downlink", self.down_rates), ("uplink", self.up_rates)):
-            dead = np.flatnonzero(~(np.isfinite(rates) & (rates >= 1)))
-            if len(dead):
-                ratios = self.snr_down_db if direction == "downlink" else self.snr_up_db
-                raise UcflError(
-                    f"user {dead[0]} gets no rate on the {direction}: its SNR is "
-                    f"{ratios[dead[0]]:g} dB, too low for a single bit per second."
-                )
+        _check_snrs("downlink", self.snr_down_db, self.down_rates)
+        _check_snrs("uplink", self.snr_up_db, self.up_rates)
 
-    @property
+    @cached_property
     def down_rates(self) -> Floats:
-        """Bit/s that each user could receive."""
+        """Bit/s that each user could receive of a broadcast."""
         return self.bandwidth * self._efficiency(self.snr_down_db)
 
-    @property
+    @cached_property
+    def unicast_rates(self) -> Floats:
+        """Bit/s that each user could receive alone."""
+        return self.bandwidth * self._efficiency(self.snr_down_db + self.unicast_gain_db)
+
+    @cached_property
     def up_rates(self) -> Floats:
         """Bit/s at which each user sends, in its part of the band or in its turn."""
         if self.uplink_sharing == "sequential":
@@ -83,22 +82,54 @@ class RadioCell(System):
     def downlink(
         self, models: float, users: int, audience: Audience | Labels | None = None
     ) -> float:
-        """Σ over parts and their streams of bits / (the slowest listener's rate).
+        """Σ over parts and their streams of bits / rate, and what is repaired one by one.
 
         Without an ``audience``, or with that of another number of models, everyone listens to all.
         """
+        return self._broadcasts(models, users, audience)[0]
+
+    def listening(
+        self, models: float, users: int, audience: Audience | Labels | None = None
+    ) -> Floats:
+        """[m]: for how long each user hears something that is for it."""
+        return self._broadcasts(models, users, audience)[1]
+
+    def _broadcasts(
+        self, models: float, users: int, audience: Audience | Labels | None
+    ) -> tuple[float, Floats]:
         self._check_users(users)
         listeners = Audience.of(audience)
         if listeners is None or not listeners.fits(models):
-            return models * self._bits / float(self.down_rates.min())
-        sent = sum(share * self._broadcasts(labels) for share, labels in listeners.parts)
-        return sent * (models / listeners.models)  # 1, unless parts are compressed
+            listeners = Audience(((models, np.zeros(users, dtype=np.int64)),))
+        time, heard = 0.0, np.zeros(users)
+        for share, labels in listeners.parts:
+            on_air, each = self._streams(labels)
+            time, heard = time + share * on_air, heard + share * each
+        # 1, unless parts are compressed.
+        scale = models / listeners.models if listeners.models else 1.0
+        return scale * time, scale * heard
 
-    def _broadcasts(self, labels: Labels) -> float:
-        """Time of one model for each stream."""
-        slowest = np.full(int(labels.max()) + 1, np.inf)
-        np.minimum.at(slowest, labels, self.down_rates)
-        return float((self._bits / slowest).sum())
+    def _streams(self, labels: Labels) -> tuple[float, Floats]:
+        """A model for each stream: its time on air, and [m] how long each user listens.
+
+        A stream's rate is that of the slowest among its fastest ⌈coverage · listeners⌉; one that
+        has a single listener is a unicast.
+        """
+        listeners = np.bincount(labels)
+        if (empty := np.flatnonzero(listeners == 0)).size:
+            raise UcflError(
+                f"stream {empty[0]} has no listener; number the streams that are heard from 0 on."
+            )
+        rates = np.where(listeners[labels] == 1, self.unicast_rates, self.down_rates)
+        order = np.lexsort((-rates, labels))
+        rank = np.empty(len(labels))
+        rank[order] = np.arange(len(labels)) - (np.cumsum(listeners) - listeners)[labels[order]]
+        reached = rank < np.ceil(self.coverage * listeners - 1e-9)[labels]
+        slowest = np.full(len(listeners), np.inf)
+        np.minimum.at(slowest, labels[reached], rates[reached])
+        sent = self._bits * self.down_factor / slowest
+        repair = np.where(reached, 0.0, self._bits * self.down_factor / self.unicast_rates)
+        return float(sent.sum() + repair.sum()), np.where(reached, sent[labels], repair)
 
     def uplink(self, models: float, users: int) -> float:
         """The slowest user's time, or the sum of everyone's turns."""
@@ -108,16 +139,30 @@ class RadioCell(System):
     def joules(
         self, traffic: Traffic, users: int, audience: Audience | Labels | None = None
     ) -> float:
-        """Base station sending, users sending, users computing; listening and waiting are free."""
-        down = self.base_watts * self.downlink(traffic.down, users, audience)
-        up = self.user_watts * float(self.upload_times(traffic.up, users).sum())
-        each = self.t_min + self.mean_delay
-        return down + up + self.computing_watts * traffic.work * users * each
+        """The base station sends and stands; users receive, compute, send, and wait for the rest.
 
-    def serving(self, users: int, model_bytes: int) -> RadioCell:
+        A user computes for T_min + 1/μ in expectation; the slowest decides how long others wait.
+        """
+        down, heard = self._broadcasts(traffic.down, users, audience)
+        up, busy = self.upload_times(traffic.up, users), traffic.work * self._computes
+        lasts = self.round_time(traffic, users, audience)
+        waiting = np.maximum(lasts - heard - up - busy, 0)
+        base = self.base_watts * down + self.base_idle_watts * lasts
+        each = self.receiving_watts * heard + self.user_watts * up + self.idle_watts * waiting
+        return base + float(each.sum()) + users * self.computing_watts * busy
+
+    @property
+    def _computes(self) -> float:
+        return self.t_min + self.mean_delay
+
+    def serving(self, users: int, model_bytes: float) -> RadioCell:
         """The cell itself, if it has these users."""
         self._check_users(users)
         return self
+
+    def compressed(self, down: float, up: float) -> RadioCell:
+        """The cell with messages of so many bytes for each byte of the model."""
+        return replace(self, down_factor=down, up_factor=up)
 
     def among(self, present: NDArray[np.bool_]) -> RadioCell:
         """The cell with some of its users alone."""
@@ -128,7 +173,7 @@ class RadioCell(System):
     def upload_times(self, models: float, users: int) -> Floats:
         """[m]: how long each user sends ``models`` models, in its part of the band or its turn."""
         self._check_users(users)
-        return models * self._bits / self.up_rates
+        return models * self._bits * self.up_factor / self.up_rates
 
     def _sent(self, ready: Floats, sending: Floats, deadline: float) -> Floats:
         """At the same time; or in turns, in the order in which users are ready."""
@@ -145,126 +190,44 @@ class RadioCell(System):
         if users != len(self.snr_up_db):
             raise UcflError(f"the cell has {len(self.snr_up_db)} users, the federation {users}.")
 
-    @property
+    @cached_property
     def _bits(self) -> float:
-        return 8.0 * self.model_bytes
+        """Bits that are sent for a model, blocks that are sent again included."""
+        again = transmissions(self.block_error, self.retransmission_error, self.transmissions)
+        return 8.0 * self.model_bytes * again
 
     def _efficiency(self, snr_db: Floats) -> Floats:
-        signal = 10 ** ((np.asarray(snr_db, dtype=np.float64) - self.gap_db) / 10)
-        return np.minimum(np.log1p(signal) / math.log(2), HIGHEST_EFFICIENCY)
+        snr = np.asarray(snr_db, dtype=np.float64) - self.interference_db
+        if self.rate == "shannon":
+            return shannon_efficiency(snr, self.gap_db)
+        return self._steps().efficiency(snr)
+
+    def _steps(self) -> Steps:
+        if self.rate == "sionna":
+            from ucfl.wireless.sionna import simulated_steps  # an extra, and slow to import
+
+            return simulated_steps(max(self.block_error, 0.01))
+        return cqi_steps(self.rate, self.gap_db)
 
 
-@dataclass(frozen=True)
-class Site:
-    """A kind of cell, before anybody is in it: powers, frequency, path loss, radius.
+def settings_of(owner: RadioSettings) -> dict[str, Any]:
+    """The settings that a cell takes over from a site."""
+    return {field.name: getattr(owner, field.name) for field in fields(RadioSettings)}
 
-    The path loss in dB over d metres at f GHz is max(LOS, NLOS) with a + b log₁₀ d + c log₁₀ f for
-    each (3GPP TR 38.901, table 7.4.1-1; line of sight up to the breakpoint distance), and normal
-    shadowing of ``shadowing_db``.
-    """
 
-    radius: float
-    carrier_ghz: float
-    bandwidth: float
-    base_dbm: float
-    base_height: float
-    line_of_sight: tuple[float, float, float]
-    obstructed: tuple[float, float, float]
-    shadowing_db: float
-    user_dbm: float = 23.0
-    user_height: float = 1.5
-    base_noise_db: float = 5.0
-    user_noise_db: float = 7.0
-    nearest: float = 10.0
-    uplink_sharing: Literal["ofdma", "sequential"] = "ofdma"
-    gap_db: float = 3.0
-    t_min: float = 1.0
-    mean_delay: float = 0.0
-    computing_watts: float = 2.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("carrier_ghz", "bandwidth", "base_height", "user_height", "nearest"):
-            check_positive(name, getattr(self, name))
-        if not (math.isfinite(self.radius) and self.radius > self.nearest):
-            raise UcflError(
-                f"the cell's radius must exceed the nearest user's {self.nearest:g} m, "
-                f"not be {self.radius:g} m."
-            )
-
-    def path_loss(self, distance: Floats) -> Floats:
-        """dB over each horizontal distance in metres, before shadowing."""
-        distance = np.asarray(distance, dtype=np.float64)
-        if not (np.isfinite(distance) & (distance > 0)).all():
-            raise UcflError("distances to the base station are metres above 0.")
-        slant = np.hypot(distance, self.base_height - self.user_height)
-
-        def loss(a: float, b: float, c: float) -> Floats:
-            return a + b * np.log10(slant) + c * math.log10(self.carrier_ghz)
-
-        return np.maximum(loss(*self.line_of_sight), loss(*self.obstructed))
-
-    def distances(self, users: int) -> Floats:
-        """Users placed uniformly over the ring between the nearest distance and the radius."""
-        where = np.random.default_rng([self.seed, 0]).random(users)
-        return np.sqrt(self.nearest**2 + where * (self.radius**2 - self.nearest**2))
-
-    def serving(self, users: int, model_bytes: int, distances: Floats | None = None) -> RadioCell:
-        """The cell with users in it: at ``distances`` metres, or placed by the seed."""
-        where = self.distances(users) if distances is None else np.asarray(distances)
-        shadow = self.shadowing_db * np.random.default_rng([self.seed, 1]).normal(size=users)
-        loss = self.path_loss(where) + shadow
-        noise = NOISE_DENSITY + 10 * math.log10(self.bandwidth)
-        return RadioCell(
-            bandwidth=self.bandwidth,
-            snr_down_db=self.base_dbm - loss - noise - self.user_noise_db,
-            snr_up_db=self.user_dbm - loss - noise - self.base_noise_db,
-            model_bytes=model_bytes,
-            uplink_sharing=self.uplink_sharing,
-            gap_db=self.gap_db,
-            t_min=self.t_min,
-            mean_delay=self.mean_delay,
-            base_watts=10 ** (self.base_dbm / 10 - 3),
-            user_watts=10 ** (self.user_dbm / 10 - 3),
-            computing_watts=self.computing_watts,
+def _check_snrs(direction: str, ratios: Floats, rates: Floats) -> None:
+    """Raise where a user has no rate, or an SNR that cannot be one in dB."""
+    high = np.flatnonzero(np.asarray(ratios) > HIGHEST_SNR)
+    if len(high):
+        ratio = float(ratios[high[0]])
+        raise UcflError(
+            f"user {high[0]} has {ratio:g} dB on the {direction}, more than any receiver sees; if "
+            f"that is a ratio of powers, give 10 log10 of it, {10 * math.log10(ratio):.3g} dB."
         )
-
-
-#: Sites by name. Path loss and shadowing: 3GPP TR 38.901, tables 7.4.1-1 (InH-Office, UMi-Street
-#: Canyon, UMa); heights: its tables 7.2-1 and 7.2-2; powers and noise figures: ITU-R M.2412-0,
-#: sec. 8.4 (20 MHz). Radii: half the inter-site distances there, rounded.
-SITES = {
-    "indoor-office": Site(
-        radius=30,
-        carrier_ghz=3.5,
-        bandwidth=20e6,
-        base_dbm=24,
-        base_height=3,
-        user_height=1.0,
-        nearest=1,
-        line_of_sight=(32.4, 17.3, 20.0),
-        obstructed=(17.3, 38.3, 24.9),
-        shadowing_db=8.03,
-    ),
-    "urban-micro": Site(
-        radius=100,
-        carrier_ghz=3.5,
-        bandwidth=20e6,
-        base_dbm=33,
-        base_height=10,
-        line_of_sight=(32.4, 21.0, 20.0),
-        obstructed=(22.4, 35.3, 21.3),
-        shadowing_db=7.82,
-    ),
-    "urban-macro": Site(
-        radius=250,
-        carrier_ghz=3.5,
-        bandwidth=20e6,
-        base_dbm=44,
-        base_height=25,
-        line_of_sight=(28.0, 22.0, 20.0),
-        obstructed=(13.54, 39.08, 20.0),
-        shadowing_db=6.0,
-        nearest=35,
-    ),
-}
+    dead = np.flatnonzero(~(np.isfinite(rates) & (rates >= 1)))
+    if len(dead):
+        raise UcflError(
+            f"user {dead[0]} gets no rate on the {direction}: its SNR is {ratios[dead[0]]:g} dB, "
+            "too low for a single bit per second; leave it out, or give it a better one (more "
+            "power, a smaller radius, rate=shannon)."
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -55,9 +56,17 @@ class System(ABC):
         """The network with some of its users alone: itself, if it tells no user from another."""
         return self
 
-    def serving(self, users: int, model_bytes: int) -> System:
+    def serving(self, users: int, model_bytes: float) -> System:
         """The network with these users and this model in it: itself, if it takes any."""
         return self
+
+    def compressed(self, down: float, up: float) -> System:
+        """The network for messages of so many bytes for each byte of the model.
+
+        Who listens to what is counted in models, so that compression is a property of the messages
+        and changes no traffic: a broadcast of 8 of 32 bits is ``down`` = 1/4.
+        """
+        raise UcflError(f"{type(self).__name__} cannot cost compressed messages.")
 
     def joules(
         self, traffic: Traffic, users: int, audience: Audience | Labels | None = None
@@ -124,19 +133,16 @@ class System(ABC):
         expected ones. No round is longer than the ``deadline``, and one with ``late`` [T, m] users
         is as long.
         """
-        listeners = Audience.of(audience)
 
         def lasts(t: int, traffic: Traffic) -> float:
             draw = None if seed is None else (seed, t)
-            if t == 0:  # θ⁰ is for everyone, whatever streams there will be
-                return self.round_time(traffic, users, None, draw)
-            if present is None or present[t - 1].all():
-                return self.round_time(traffic, users, listeners, draw)
-            here = present[t - 1]
-            if not here.any():
-                return 0.0
-            heard = None if listeners is None else listeners.among(here)
-            return self.among(here).round_time(traffic, int(here.sum()), heard, draw)
+            return self._of_round(
+                t,
+                users,
+                audience,
+                present,
+                lambda net, m, heard: net.round_time(traffic, m, heard, draw),
+            )
 
         def waited(t: int, traffic: Traffic) -> float:
             if late is not None and late[t - 1].any():
@@ -146,6 +152,62 @@ class System(ABC):
         every = [Traffic(*row) for row in rounds.tolist()]
         times = [waited(t, traffic) for t, traffic in enumerate(every, start=1)]
         return np.cumsum([lasts(0, start), *times])
+
+    def energy(
+        self,
+        start: Traffic,
+        rounds: NDArray[np.float64],
+        users: int,
+        audience: Audience | Labels | None = None,
+        present: NDArray[np.bool_] | None = None,
+    ) -> NDArray[np.float64]:
+        """[T + 1] joules until the rounds end, as :meth:`elapsed` has their times.
+
+        NaN where a system knows no power. What late users spend in vain is not counted.
+        """
+
+        def spent(t: int, traffic: Traffic) -> float:
+            return self._of_round(
+                t, users, audience, present, lambda net, m, heard: net.joules(traffic, m, heard)
+            )
+
+        every = [Traffic(*row) for row in rounds.tolist()]
+        return np.cumsum([spent(0, start), *(spent(t, each) for t, each in enumerate(every, 1))])
+
+    def _of_round(
+        self,
+        t: int,
+        users: int,
+        audience: Audience | Labels | None,
+        present: NDArray[np.bool_] | None,
+        price: Callable[[System, int, Audience | None], float],
+    ) -> float:
+        """The price of round t for those who took part; before the first round, for everyone."""
+        listeners = Audience.of(audience)
+        if t == 0:  # θ⁰ is for everyone, whatever streams there will be
+            return price(self, users, None)
+        if present is None or present[t - 1].all():
+            return price(self, users, listeners)
+        here = present[t - 1]
+        if not here.any():
+            return 0.0
+        heard = None if listeners is None else listeners.among(here)
+        return price(self.among(here), int(here.sum()), heard)
+
+    def arrived(
+        self,
+        traffic: Traffic,
+        users: int,
+        share: float,
+        audience: Audience | Labels | None = None,
+    ) -> float:
+        """When the models of a ``share`` of the users have arrived, all computing for T_min + 1/μ.
+
+        A deadline of this length leaves out the others, the slowest.
+        """
+        usual = np.full(_counted(users), self.t_min + self.mean_delay)
+        order = np.sort(self.arrivals(traffic, usual, audience))
+        return float(order[max(math.ceil(share * users - 1e-9), 1) - 1])
 
 
 @dataclass(frozen=True)
@@ -173,6 +235,35 @@ class WirelessSystem(System):
     def uplink(self, models: float, users: int) -> float:
         """ρ T_dl for each model."""
         return self.rho * models
+
+    def compressed(self, down: float, up: float) -> WirelessSystem:
+        """T_dl stays the time of one broadcast of a whole model; shorter messages take less."""
+        if down == up == 1:
+            return self
+        return CompressedSystem(self.rho, self.t_min, self.mean_delay, down, up)
+
+
+@dataclass(frozen=True)
+class CompressedSystem(WirelessSystem):
+    """The paper's system with messages of other sizes than the model's."""
+
+    down_factor: float = 1.0
+    up_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("the bytes of a message down over the model's", self.down_factor)
+        check_positive("the bytes of a message up over the model's", self.up_factor)
+
+    def downlink(
+        self, models: float, users: int, audience: Audience | Labels | None = None
+    ) -> float:
+        """As many T_dl as the messages have bytes of whole models."""
+        return self.down_factor * models
+
+    def uplink(self, models: float, users: int) -> float:
+        """ρ T_dl for each whole model's bytes."""
+        return self.rho * self.up_factor * models
 
 
 #: The three systems of the paper (fig. "accuracy against time").

@@ -23,10 +23,10 @@ class Traffic:
     def __post_init__(self) -> None:
         check_not_negative(self, "down", "up", "work")
 
-    def down_bytes(self, model_bytes: int) -> float:
+    def down_bytes(self, model_bytes: float) -> float:
         """Bytes on the downlink; a broadcast counts once, whoever listens."""
         return self.down * model_bytes
 
-    def up_bytes(self, model_bytes: int, users: int) -> float:
+    def up_bytes(self, model_bytes: float, users: int) -> float:
         """Bytes on the uplink, of all users together."""
         return self.up * model_bytes * users

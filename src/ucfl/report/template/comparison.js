@@ -67,6 +67,7 @@ function showChips() {
                   );
                 showRounds();
                 showTimes();
+                showRadio();
               },
             },
           },

@@ -120,16 +120,19 @@ function listen() {
     width = window.innerWidth;
     showRounds();
     showTimes();
+    showRadio();
     showCollaboration();
   });
 }
 
 listen();
+listenToRadio();
 showHead();
 showChips();
 showRounds();
 showRoundsTable();
 showTimes();
+showRadio();
 showCollaboration();
 showUsers();
 showRepeat();

@@ -41,6 +41,8 @@ const state = {
     (personal.find((method) => method.label === story.personal) ?? personal[0])?.streams ?? 1,
   ),
   target: story.target.value,
+  site: "urban-micro",
+  spent: "time",
   whole: false,
   population: 0,
   focus: story.personal,

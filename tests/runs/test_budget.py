@@ -1,0 +1,57 @@
+"""Pareto fronts of stored runs: worked by hand, and chosen by validation."""
+
+import numpy as np
+import pytest
+
+from ucfl.errors import UcflError
+from ucfl.measure import ACCURACY
+from ucfl.runs.budget import Spending, best_within, fronts_to_json, pareto_front
+
+
+def spent(label, time, test, validation=None, joules=None):
+    time, test = np.array(time, dtype=float), np.array(test, dtype=float)
+    seen = test if validation is None else np.array(validation, dtype=float)
+    energy = np.full(len(time), np.nan) if joules is None else np.array(joules, dtype=float)
+    return Spending(label, 1, 1, (), time, energy, test, seen)
+
+
+#: Local training is quick and ends at 30; the shared model is slow and ends at 50.
+METHODS = {
+    "local": spent("local", [0, 1, 2, 3], [0, 20, 30, 30]),
+    "fedavg": spent("fedavg", [0, 2, 4, 6], [0, 10, 40, 50]),
+    "oracle": spent("oracle", [0, 0.5, 1, 1.5], [0, 60, 70, 80]),
+}
+
+
+def test_the_front_by_hand():
+    front = pareto_front(METHODS, ACCURACY)
+    assert [(p.label, p.round, p.cost, p.test) for p in front] == [
+        ("local", 1, 1, 20),
+        ("local", 2, 2, 30),
+        ("fedavg", 2, 4, 40),
+        ("fedavg", 3, 6, 50),
+    ]
+    assert best_within(front, 3.9, "3.9s").label == "local"
+    assert best_within(front, 4, "4s").test == 40
+    with pytest.raises(UcflError, match=r"within 0\.5s: the first one, of local, costs 1;"):
+        best_within(front, 0.5, "0.5s")
+
+
+def test_methods_are_chosen_by_validation_and_reported_on_test_data():
+    lucky = spent("lucky", [0, 1], [0, 90], validation=[0, 15])
+    front = pareto_front({**METHODS, "lucky": lucky}, ACCURACY)
+    assert "lucky" not in {point.label for point in front}
+    other = spent("other", [0, 1], [0, 5], validation=[0, 25])
+    first = pareto_front({**METHODS, "other": other}, ACCURACY)[0]
+    assert (first.label, first.validation, first.test) == ("other", 25, 5)
+
+
+def test_without_powers_there_is_no_front_of_energy():
+    assert pareto_front(METHODS, ACCURACY, "joules") == []
+    with pytest.raises(UcflError, match="choose another"):
+        best_within([], 5, "5J")
+    told = fronts_to_json(METHODS, ACCURACY)
+    assert told["fronts"]["joules"] == []
+    assert told["methods"]["local"]["joules"] == [None] * 4
+    with_power = {"local": spent("local", [0, 1], [0, 9], joules=[0, 7])}
+    assert pareto_front(with_power, ACCURACY, "joules")[0].cost == 7
