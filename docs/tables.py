@@ -32,8 +32,10 @@ PAGES = [
     ROOT / "docs" / "wireless.md",
     ROOT / "docs" / "speed.md",
     ROOT / "docs" / "last-batch.md",
+    ROOT / "docs" / "equations.md",
     ROOT / "docs" / "algorithms" / "adaptive-user-centric.md",
     ROOT / "docs" / "algorithms" / "layered-user-centric.md",
+    ROOT / "docs" / "algorithms" / "pfedme.md",
     RESULTS / "README.md",
     RESULTS / "held-out.md",
 ]
@@ -239,6 +241,32 @@ def worst_user() -> str:
     return f"{tables.markdown(heads, rows)}\n\n`{stored['command']}`"
 
 
+def bounds() -> str:
+    """What a user weighs itself in the minimiser of Theorem 1, with either complexity."""
+    stored = json.loads((RESULTS / "bounds.json").read_text())
+    heads = ["complexity", "VC dimension d", "factor of √(Σ w²/n)", "mean weight of a user itself"]
+    keys = ("form", "vc_dimension", "estimation", "mean_own_weight")
+    rows = [[str(row[key]) for key in keys] for row in stored["rows"]]
+    return f"{tables.markdown(heads, rows)}\n\n`{stored['command']}`"
+
+
+def pfedme() -> str:
+    """pFedMe's forms by round, as far as they were run."""
+    file = RESULTS / "pfedme.json"
+    stored = json.loads(file.read_text())
+    rounds = sorted({int(t) for row in stored["rows"] for t in row["test_accuracy"]})
+    rows = [
+        [row["scenario"], row["algorithm"]]
+        + [
+            f"{row['test_accuracy'][str(t)]:.1f}" if str(t) in row["test_accuracy"] else ""
+            for t in rounds
+        ]
+        for row in stored["rows"]
+    ]
+    table = tables.markdown(["federation", "algorithm", *map(str, rounds)], rows)
+    return f"{table}\n\n`{stored['command']}`"
+
+
 def last_batch() -> str:
     """The three forms of the last batch: means over seeds, and the lowest seed."""
     files = sorted(BENCHMARKS.glob("last-batch-*.json"))
@@ -355,6 +383,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "participation-gpu": benchmark("participation-gpu", PARTICIPATION),
     "groups-error": group_errors,
     "last-batch": last_batch,
+    "bounds": bounds,
+    "pfedme": pfedme,
     "rotated-mnist": rotated_mnist,
     "grid": grid,
     "on-air": on_air,

@@ -68,7 +68,7 @@ def test_cells_come_seed_by_seed_and_the_main_methods_first():
         assert mains == sorted(mains, reverse=True)
         assert all(mains) == (seed > 12)
     first = [cell for cell in cells if cell.seed == 10]
-    assert first[-1].entry.algorithm == "pfedme"  # the dearest
+    assert first[-1].entry.algorithm == "scaffold"  # the dearest
     labels = {cell.entry.algorithm for cell in first}
     named = {*algorithms.REGISTRY, "user-centric:streams=auto", *held_out.PARTS}
     assert labels == named - {"parallel-user-centric", "fedbn"}
