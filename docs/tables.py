@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from ucfl import paper
-from ucfl.paper import beyond, cells, standings, tables
+from ucfl.paper import beyond, cells, standings, tables, worst
 from ucfl.paper.claims import TARGET
 from ucfl.paper.items import ADAPTIVE, GENEROUS, ITEMS, OURS
 from ucfl.paper.page import CLAIM_HEADERS, claims_as_text
@@ -94,7 +94,8 @@ def stored(asked: str = "all") -> paper.Measured:
 def reproduced(name: str) -> str:
     """Table I or II, entry by entry."""
     rows = tables.TABLES[name](paper.PAPER, stored())
-    return tables.markdown(tables.HEADERS, tables.as_text(rows))
+    counted = [tables.agreement(rows)] if any(row.printed for row in rows) else []
+    return "\n\n".join([tables.markdown(tables.HEADERS, tables.as_text(rows)), *counted])
 
 
 def reproduced_beside(name: str) -> str:
@@ -224,6 +225,11 @@ def adaptive_on_air() -> str:
             times = (one.time_to(target) for one in curves.values())
             columns.append(["never" if math.isinf(time) else f"{time:.0f}" for time in times])
     return tables.markdown(heads, [list(row) for row in zip(names, *columns, strict=True)])
+
+
+def worst_definitions() -> str:
+    """Table II by every definition of the worst user."""
+    return worst.side_by_side(paper.PAPER, stored()).markdown()
 
 
 def worst_user() -> str:
@@ -396,6 +402,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "beyond": partial(reproduced, "beyond"),
     "goals": goals,
     "worst-user": worst_user,
+    "worst-definitions": worst_definitions,
     "adaptive-on-air": adaptive_on_air,
     "claims": claims,
     "parallel": parallel,
