@@ -1,4 +1,4 @@
-"""The paper's tables and figures, and the held-out set, each as the entries it is made of."""
+"""The paper's tables and figures, and what is apart from them, each as its entries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ucfl import algorithms
 from ucfl.errors import check_name
-from ucfl.paper import held_out
+from ucfl.paper import held_out, natural, yardsticks
 from ucfl.paper.cells import Cell, Entry
 from ucfl.paper.printed import (
     AS_PUBLISHED,
@@ -99,6 +99,8 @@ PAPER = Form(
         COVARIATE_LABEL_SHIFT: SETTINGS[COVARIATE_LABEL_SHIFT].change({"rounds": DEAR_ROUNDS}),
         LABEL_SHIFT_100: SETTINGS[LABEL_SHIFT_100],
         **{name: each.scenario for name, each in held_out.FEDERATIONS.items()},
+        **natural.SCENARIOS,
+        **yardsticks.SCENARIOS,
     },
     variance_batches=(100, 200, 330, 500, 660),
     batch_rounds=100,
@@ -123,7 +125,9 @@ def _embedded() -> Form:
             name: small.change({"name": f"embedded-{name}", **changes})
             for name, changes in fields.items()
         }
-        | {name: each.stand_in for name, each in held_out.FEDERATIONS.items()},
+        | {name: each.stand_in for name, each in held_out.FEDERATIONS.items()}
+        | natural.STAND_INS
+        | yardsticks.STAND_INS,
         variance_batches=(2, 4, 8),
         batch_rounds=1,
         dear_rounds=2,
@@ -275,6 +279,23 @@ def _held_out(form: Form) -> list[Entry]:
     return _crossed(form, methods, held_out.FEDERATIONS)
 
 
+def _natural(form: Form) -> list[Entry]:
+    return [
+        form.entry(name, method)
+        for name, scenario in natural.SCENARIOS.items()
+        for method in natural.methods(scenario)
+    ]
+
+
+def _yardsticks(form: Form) -> list[Entry]:
+    return [
+        form.entry(scenario.name, method)
+        for each in yardsticks.YARDSTICKS.values()
+        for scenario in each.scenarios.values()
+        for method in each.printed
+    ]
+
+
 ITEMS = {
     item.name: item
     for item in (
@@ -288,6 +309,10 @@ ITEMS = {
         Item("fig-batch", "Effect of n_k, the batch size of the variance", _batch),
         Item("beyond", "Beyond the paper: mixing that calibrates itself", _beyond),
         Item("held-out", "The held-out set", _held_out, held_out.seeds, apart=True),
+        Item("natural", "Natural users", _natural, lambda name: natural.SEEDS, apart=True),
+        Item(
+            "yardsticks", "Others' tables", _yardsticks, lambda name: yardsticks.SEEDS, apart=True
+        ),
     )
 }
 
