@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from ucfl import paper
-from ucfl.paper import beyond, cells, standings, tables
+from ucfl.paper import beyond, cells, standings, tables, worst
 from ucfl.paper.claims import TARGET
 from ucfl.paper.held_out import LAYERED
 from ucfl.paper.items import ADAPTIVE, GENEROUS, ITEMS, OURS
@@ -33,8 +33,10 @@ PAGES = [
     ROOT / "docs" / "wireless.md",
     ROOT / "docs" / "speed.md",
     ROOT / "docs" / "last-batch.md",
+    ROOT / "docs" / "equations.md",
     ROOT / "docs" / "algorithms" / "adaptive-user-centric.md",
     ROOT / "docs" / "algorithms" / "layered-user-centric.md",
+    ROOT / "docs" / "algorithms" / "pfedme.md",
     RESULTS / "README.md",
     RESULTS / "held-out.md",
 ]
@@ -142,7 +144,8 @@ def stored(asked: str = "all") -> paper.Measured:
 def reproduced(name: str) -> str:
     """Table I or II, entry by entry."""
     rows = tables.TABLES[name](paper.PAPER, stored())
-    return tables.markdown(tables.HEADERS, tables.as_text(rows))
+    counted = [tables.agreement(rows)] if any(row.printed for row in rows) else []
+    return "\n\n".join([tables.markdown(tables.HEADERS, tables.as_text(rows)), *counted])
 
 
 def reproduced_beside(name: str) -> str:
@@ -290,6 +293,11 @@ def adaptive_on_air() -> str:
     return tables.markdown(heads, [list(row) for row in zip(names, *columns, strict=True)])
 
 
+def worst_definitions() -> str:
+    """Table II by every definition of the worst user."""
+    return worst.side_by_side(paper.PAPER, stored()).markdown()
+
+
 def worst_user() -> str:
     """What chance alone makes of the worst user, beside the measured and the printed one."""
     stored = json.loads((RESULTS / "worst-user.json").read_text())
@@ -303,6 +311,32 @@ def worst_user() -> str:
         for row in stored["rows"]
     ]
     return f"{tables.markdown(heads, rows)}\n\n`{stored['command']}`"
+
+
+def bounds() -> str:
+    """What a user weighs itself in the minimiser of Theorem 1, with either complexity."""
+    stored = json.loads((RESULTS / "bounds.json").read_text())
+    heads = ["complexity", "VC dimension d", "factor of √(Σ w²/n)", "mean weight of a user itself"]
+    keys = ("form", "vc_dimension", "estimation", "mean_own_weight")
+    rows = [[str(row[key]) for key in keys] for row in stored["rows"]]
+    return f"{tables.markdown(heads, rows)}\n\n`{stored['command']}`"
+
+
+def pfedme() -> str:
+    """pFedMe's forms by round, as far as they were run."""
+    file = RESULTS / "pfedme.json"
+    stored = json.loads(file.read_text())
+    rounds = sorted({int(t) for row in stored["rows"] for t in row["test_accuracy"]})
+    rows = [
+        [row["scenario"], row["algorithm"]]
+        + [
+            f"{row['test_accuracy'][str(t)]:.1f}" if str(t) in row["test_accuracy"] else ""
+            for t in rounds
+        ]
+        for row in stored["rows"]
+    ]
+    table = tables.markdown(["federation", "algorithm", *map(str, rounds)], rows)
+    return f"{table}\n\n`{stored['command']}`"
 
 
 def last_batch() -> str:
@@ -422,6 +456,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "groups-error": group_errors,
     "second-look": second_look,
     "last-batch": last_batch,
+    "bounds": bounds,
+    "pfedme": pfedme,
     "rotated-mnist": rotated_mnist,
     "grid": grid,
     "on-air": on_air,
@@ -435,6 +471,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "beyond": partial(reproduced, "beyond"),
     "goals": goals,
     "worst-user": worst_user,
+    "worst-definitions": worst_definitions,
     "adaptive-on-air": adaptive_on_air,
     "claims": claims,
     "parallel": parallel,

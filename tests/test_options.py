@@ -46,7 +46,7 @@ def test_every_number_has_bounds_by_either_way(name, option):
 
 
 def test_the_numbers_are_all_of_them():
-    assert len(NUMBERS) == 50
+    assert len(NUMBERS) == 52
     without = {"fedavg", "local", "oracle", "fedper", "lg-fedavg", "fedbn"}
     assert {name for name, _ in NUMBERS} == {*REGISTRY} - without
 

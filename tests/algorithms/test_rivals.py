@@ -134,7 +134,8 @@ def test_scaffold_removes_the_drift_of_quadratics():
 
 def test_pfedme_walks_towards_proximal_points(users, fed, model):
     strength, inner, lr, personal_lr, batch = 3.0, 4, 0.05, 0.02, 6
-    name = f"pfedme:strength={strength}:inner_steps={inner}:lr={lr}:personal_lr={personal_lr}"
+    name = f"pfedme:form=publication:strength={strength}:inner_steps={inner}:lr={lr}"
+    name += f":personal_lr={personal_lr}"
     w = [flat(model)] * 3
     personal = [None] * 3
     for t in (1, 2):
@@ -157,6 +158,70 @@ def test_pfedme_walks_towards_proximal_points(users, fed, model):
         algorithm, state = after(f"{name}:batch={batch}", make_federation(users, **path), 2)
         assert close(algorithm.models(state), torch.stack(personal), atol=1e-11)
         assert close(state["theta"][0], w[0], atol=1e-11)
+
+
+def fresh_batches(users, t, user, batch, count):
+    """So many batches of a round, pass after pass; a short last one of a pass is dropped."""
+    passes = order_of(users, t, user, epochs=count)
+    return [chosen for order in passes for chosen in batches(order, batch)][:count]
+
+
+def test_pfedme_as_its_authors_run_it(users, model):
+    """Two persistent optimisers of PyTorch's a user: of θ and of w, which the server then sets.
+
+    Known mistakes: θ restarts from w, velocities start anew in every round, or one step's batch
+    serves all inner steps.
+    """
+    strength, inner, outer, lr, personal_lr, batch = 3.0, 3, 4, 0.02, 0.03, 6
+    near, far = ([copy.deepcopy(model) for _ in SIZES] for _ in range(2))
+    inners = [torch.optim.SGD(m.parameters(), lr=personal_lr, momentum=0.9) for m in near]
+    outers = [torch.optim.SGD(m.parameters(), lr=lr, momentum=0.9) for m in far]
+    for t in (1, 2, 3):
+        for i in range(len(SIZES)):
+            load(near[i], flat(far[i]))
+            chosen = fresh_batches(users, t, i, batch, inner * outer)
+            for step, examples in enumerate(chosen):
+                inners[i].zero_grad()
+                x, y = users.train.inputs[i][examples].double(), users.train.targets[i][examples]
+                loss = nn.functional.cross_entropy(near[i](x), y)
+                apart = (row_of(near[i]) - flat(far[i])).square().sum()
+                (loss + strength / 2 * apart).backward()
+                inners[i].step()
+                if step % inner == inner - 1:
+                    pairs = zip(far[i].parameters(), near[i].parameters(), strict=True)
+                    for w, theta in pairs:
+                        w.grad = strength * (w - theta).detach()
+                    outers[i].step()
+        average = sum(share * flat(m) for share, m in zip(shares(), far, strict=True))
+        for module in far:
+            load(module, average)
+    name = f"pfedme:strength={strength}:outer_steps={outer}:lr={lr}:personal_lr={personal_lr}"
+    for path in ({}, {"chunk": 2}, {"plain": True}):
+        fed = make_federation(users, **path)
+        algorithm, state = after(f"{name}:batch={batch}", fed, 3)
+        assert close(algorithm.models(state), torch.stack([flat(m) for m in near]), atol=1e-9)
+        assert close(state["theta"][0], average, atol=1e-9)
+        assert algorithm.traffic(fed, state).work == pytest.approx(
+            sum(inner * outer * min(batch, n) for n in SIZES) / fed.examples(fed.training)
+        )
+
+
+def test_pfedmes_forms_are_those_of_the_issue():
+    """60 batches a round as its authors run it; S = 15 on each batch of a pass as published."""
+    authors, published = find("pfedme"), find("pfedme:form=publication")
+    assert (authors.settings.inner_steps, authors.settings.outer_steps) == (3, 20)
+    assert (authors.settings.momentum, authors.settings.outer_momentum) == (0.9, 0.9)
+    assert (authors.strength, authors.lr, authors.personal_lr, authors.batch) == (
+        15,
+        0.01,
+        0.01,
+        20,
+    )
+    assert (published.settings.inner_steps, published.settings.outer_steps) == (15, None)
+    assert published.settings.momentum == published.settings.outer_momentum == 0
+    fed = make_federation(make_users([100, 200]))
+    assert fed.steps_of(authors.training(fed)).tolist() == [60, 60]
+    assert fed.steps_of(published.training(fed)).tolist() == [5, 10]
 
 
 def test_fedavg_finetune_is_fedavg_and_then_some_local_epochs(users, fed, model):

@@ -41,6 +41,41 @@ def test_values_by_hand():
     assert theorem_2(w, n, d, SETTING) == pytest.approx(estimation + 2 * math.sqrt(2 * 0.2))
 
 
+def test_without_the_extra_root_of_n_the_complexity_is_massarts():
+    """E max_v Σ σ_k v_k ≤ r √(2 log |V|), |v| = r: against signs drawn for all thresholds."""
+    n, w = np.array([30.0, 20.0]), np.array([0.7, 0.3])
+    setting = Setting(loss_range=2.0, vc_dimension=1, delta=0.1, form="massart")
+    radius = math.sqrt((w**2 / n).sum())
+    growth = 1 + math.log(50)  # d log(eN/d) for d = 1
+    by_hand = 2 * radius * (math.sqrt(2 * growth) + math.sqrt(math.log(20)))
+    assert theorem_1(w, n, np.zeros(2), setting) == pytest.approx(by_hand)
+    printed = Setting(loss_range=2.0, vc_dimension=1, delta=0.1)
+    assert printed.estimation(50.0) < setting.estimation(50.0)
+    # The largest weighted sum of signs over all thresholds of 50 points on a line.
+    rng, shares = np.random.default_rng(0), np.repeat(w / n, n.astype(int))
+    signs = rng.choice([-1, 1], (4000, 50)) * rng.permuted(np.tile(shares, (4000, 1)), axis=1)
+    sums = np.concatenate([np.zeros((4000, 1)), np.cumsum(signs, axis=1)], axis=1)
+    drawn = sums.max(axis=1).mean()
+    assert drawn <= radius * math.sqrt(2 * growth)
+    assert drawn > radius * math.sqrt(2 * growth / 50)  # so the printed form is no bound of it
+
+
+@pytest.mark.parametrize("form", ["printed", "massart"])
+def test_a_larger_class_never_has_a_smaller_bound(form):
+    """Known mistake: d log(eN/d) falls below 0 for d > eN, and was cut to 0 there."""
+    dimensions = [1, 5, 30, 300, 999, 1000, 1001, 2718, 2719, 48_846, 1e9]
+    values = [Setting(vc_dimension=d, form=form).estimation(1000.0) for d in dimensions]
+    assert values == sorted(values)
+    assert values[-1] > values[0]
+    assert Setting(vc_dimension=48_846).log_growth(1000.0) == pytest.approx(1000 * math.log(2))
+    # Sauer's lemma counts what can be counted: subsets of fewer than d + 1 points.
+    for d in (1, 3, 10):
+        counted = math.log(sum(math.comb(60, k) for k in range(d + 1)))
+        assert counted <= Setting(vc_dimension=d).log_growth(60.0)
+    with pytest.raises(UcflError, match="greater than 0"):
+        Setting(vc_dimension=0)
+
+
 @settings(max_examples=100, deadline=None)
 @given(problems())
 @example((np.array([1.0, 1.0, 2881.0, 1.0, 1498.0]), np.array([0.0, 0.0, 0.052, 0.0, 0.0])))

@@ -14,7 +14,8 @@ from ucfl.users.names import numbered_names
 from ucfl.wireless import Audience, Traffic
 
 
-def result(entry, seed=0, *, mean=50.0, worst=40.0, rounds=None, streams=1.0, users=4, **arrays):
+def result(entry, seed=0, *, mean=50.0, worst=40.0, rounds=None, streams=1.0, users=4,
+           of_users=None, **arrays):  # fmt: skip
     """A finished cell whose accuracies rise from 0 to ``mean`` and ``worst``."""
     length = (rounds or entry.scenario.rounds) + 1
     rise = np.linspace(0, 1, length)
@@ -50,4 +51,5 @@ def result(entry, seed=0, *, mean=50.0, worst=40.0, rounds=None, streams=1.0, us
         ),
         collaboration=Collaboration(**found) if found else None,
         audience=Audience.of(labels),
+        **(of_users or {}),
     )

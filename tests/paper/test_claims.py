@@ -62,7 +62,9 @@ def test_without_cells_nothing_is_claimed():
 def test_the_printed_values_meet_themselves():
     claim = by_text(as_printed(), "26 printed values")
     assert claim.holds is True
-    assert claim.figures == "26 of 26 measured values; misses: none"
+    assert claim.figures == (
+        "26 of 26 measured values; misses: none; within 2 points on either side: 26"
+    )
 
 
 def test_too_many_misses_are_said_with_their_names():

@@ -39,7 +39,7 @@ def test_the_federations_are_others_than_the_papers_and_so_are_their_seeds():
     names = set(held_out.FEDERATIONS)
     natural = {name for name, each in SCENARIOS.items() if each.split == "natural"}
     assert not names & {*PRINTED, COVARIATE_LABEL_SHIFT, LABEL_SHIFT_100}
-    assert names & {*SCENARIOS} == natural
+    assert names & {*SCENARIOS} == natural - {"shakespeare-roles", "shakespeare-transformer"}
     assert not {*held_out.MAIN_SEEDS} & {*held_out.DEVELOPMENT_SEEDS, *range(5)}
     assert {each.developed for each in held_out.FEDERATIONS.values()} == {True, False}
     for name, each in held_out.FEDERATIONS.items():
@@ -68,7 +68,7 @@ def test_cells_come_seed_by_seed_and_the_main_methods_first():
         assert mains == sorted(mains, reverse=True)
         assert all(mains) == (seed > 12)
     first = [cell for cell in cells if cell.seed == 10]
-    assert first[-1].entry.algorithm == "pfedme"  # the dearest
+    assert first[-1].entry.algorithm == "scaffold"  # the dearest
     labels = {cell.entry.algorithm for cell in first}
     named = {*algorithms.REGISTRY, "user-centric:streams=auto", *held_out.PARTS}
     assert labels == named - {"parallel-user-centric", "fedbn"}

@@ -18,16 +18,16 @@ def test_items_share_their_cells():
     tables = set(in_order(find(["table1"]), PAPER, range(5)))
     for name in ("table2", "fig-accuracy", "fig-clusters", "fig-silhouette", "fig-time"):
         assert set(in_order(find([name]), PAPER, range(5))) <= tables
-    assert len(tables) == 5 * (26 + 9)
+    assert len(tables) == 5 * (26 + 12)
 
 
 def test_seed_0_of_table_1_comes_first_and_dear_methods_last_in_it():
     cells = in_order(EVERY, PAPER, (0, 1))
-    first = cells[:35]
+    first = cells[:38]
     assert {cell.entry for cell in first} == set(ITEMS["table1"].entries(PAPER))
     assert {cell.seed for cell in cells[: len(cells) // 2]} == {0}
-    dear = [cell.entry.algorithm == "pfedme" for cell in first]
-    assert dear == [False] * 32 + [True] * 3
+    dear = [cell.entry.algorithm == "pfedme:form=publication" for cell in first]
+    assert dear == [False] * 35 + [True] * 3
 
 
 def test_cells_of_one_scenario_and_seed_are_neighbours():

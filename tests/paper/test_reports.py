@@ -124,7 +124,7 @@ def test_the_page_says_how_to_make_its_cells_again(cells):
 
 
 def test_a_page_has_the_cells_of_the_main_rounds_and_of_the_seeds_asked_for(store):
-    short = PAPER.entry(CONCEPT_SHIFT, "pfedme")
+    short = PAPER.entry(CONCEPT_SHIFT, "pfedme:form=publication")
     assert short.scenario.rounds == DEAR_ROUNDS
     store.save(Cell.of(result(short)), result(short))
     files = write_reports(find(["all"]), PAPER, [0, 1], store)

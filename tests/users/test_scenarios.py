@@ -136,6 +136,8 @@ def test_every_scenario_is_complete_and_listed_under_its_name():
         "cifar10-concept-shift",
         "cifar10-covariate-label-shift",
         "mnist-writers",
+        "shakespeare-roles",
+        "shakespeare-transformer",
         "watch-people",
     ]
     for name, scenario in SCENARIOS.items():

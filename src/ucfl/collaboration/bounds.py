@@ -27,17 +27,41 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Setting:
-    """What the theorems assume: loss range B, VC dimension d, confidence 1 − δ, and γ."""
+    """What the theorems assume: loss range B, VC dimension d, confidence 1 − δ, and γ.
+
+    ``form`` says which estimation term is meant. ``printed`` is the paper's, whose complexity has a
+    factor 1/√N that Massart's lemma does not give; ``massart`` is without it.
+    """
 
     loss_range: float = 1.0
     vc_dimension: float = 1.0
     delta: float = 0.05
     gamma: float = 0.0
+    form: Literal["printed", "massart"] = "printed"
+
+    def __post_init__(self) -> None:
+        if not (self.vc_dimension > 0 and self.loss_range > 0 and 0 < self.delta < 1):
+            raise UcflError(
+                "a VC dimension and a loss range are greater than 0, and delta lies between 0 and "
+                "1; give such values."
+            )
+
+    def log_growth(self, points: float) -> float:
+        """log of how many ways N points can be labelled: d log(eN/d), and N log 2 at most.
+
+        Sauer's lemma is for d ≤ N. Beyond it, and where it says more, there are 2^N labellings: a
+        larger class never has a smaller bound.
+        """
+        d, most = self.vc_dimension, points * math.log(2)
+        return most if d >= points else min(d * (1 + math.log(points / d)), most)
 
     def estimation(self, points: float) -> float:
-        """The factor of √(Σ w²/n): B (√(2d/N · log(eN/d)) + √log(2/δ))."""
-        d = self.vc_dimension
-        complexity = math.sqrt(max(0.0, 2 * d / points * (1 + math.log(points / d))))
+        """The factor of √(Σ w²/n): B (√(2 log G) + √log(2/δ)), ``printed`` with √(2/N · log G).
+
+        log G is :meth:`log_growth` of the N points.
+        """
+        growth = 2 * self.log_growth(points)
+        complexity = math.sqrt(growth / points if self.form == "printed" else growth)
         return self.loss_range * (complexity + math.sqrt(math.log(2 / self.delta)))
 
 

@@ -6,6 +6,7 @@ import copy
 import inspect
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import torch
@@ -15,6 +16,7 @@ from ucfl.errors import UcflError, unknown
 from ucfl.federation.draws import counter_hash
 from ucfl.federation.federation import Federation
 from ucfl.federation.layers import CONVOLUTIONS
+from ucfl.federation.sequences import character_lstm, character_transformer
 from ucfl.imports import load
 from ucfl.users.given import OWN_MODEL, ModelSource, model_name
 
@@ -54,6 +56,28 @@ def vgg(shape: Shape, classes: int) -> nn.Module:
     features = 128 * (height // 8) * (width // 8)
     return nn.Sequential(
         *layers, nn.Flatten(), nn.Linear(features, 128), nn.ReLU(), nn.Linear(128, classes)
+    )
+
+
+def cnn(shape: Shape, classes: int, hidden: int) -> nn.Module:
+    """Two convolutions of 32 and 64 channels with maximum pooling, and a hidden layer.
+
+    With 2,048 units it is LEAF's for FEMNIST (Caldas et al., 2018), without padding, as FedEM's
+    authors use it; with 512 that of FedAvg (McMahan et al., 2017), as PFLlib has it.
+    """
+    channels, height, width = _image(shape, 16)
+    features = 64 * (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(features, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, classes),
     )
 
 
@@ -100,9 +124,13 @@ def logistic(shape: Shape, classes: int) -> nn.Module:
 MODELS: dict[str, Factory] = {
     "lenet5": lenet5,
     "vgg": vgg,
+    "cnn-512": partial(cnn, hidden=512),
+    "cnn-2048": partial(cnn, hidden=2048),
     "cnn1d": cnn1d,
     "mlp": mlp,
     "logistic": logistic,
+    "character-lstm": character_lstm,
+    "character-transformer": character_transformer,
 }
 
 

@@ -24,6 +24,7 @@ from ucfl.errors import UcflError, unreadable
 from ucfl.federation import default_initialisation
 from ucfl.measure import ACCURACY
 from ucfl.runs import Origin, Population, Record
+from ucfl.runs.arrivals import ByWhen
 from ucfl.runs.configuration import explicit
 from ucfl.runs.files import write_atomically
 from ucfl.runs.schema import FORMAT, StoredCell, parts_digest, validated
@@ -33,6 +34,9 @@ from ucfl.wireless import Audience, Traffic
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
+#: The halves of the held-out data, and NaN among hundredths of a percent.
+SPLITS = ("test", "validation")
+NO_VALUE = np.iinfo(np.uint16).max
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,7 @@ class Store:
         return self.folder / "unfinished" / cell.name
 
     def save(self, cell: Cell, record: Record) -> None:
-        """Keep a finished cell; single users at two rounds only."""
+        """Keep a finished cell, and every user's accuracies in hundredths of a percent."""
         found, groups = record.collaboration, record.population.groups
         labels = None if record.audience is None else record.audience.labels
         plan = _plan(found, labels)
@@ -137,6 +141,10 @@ class Store:
         arrays |= {} if labels is None else {"labels": labels}
         arrays |= {} if plan is None else {"plan": plan}
         arrays |= {} if groups is None else {"groups": np.asarray(groups)}
+        arrays |= {f"user_{split}": _hundredths(v) for split, v in record.by_user.items()}
+        for split in SPLITS:
+            if (sizes := getattr(record.population, f"{split}_sizes")) is not None:
+                arrays[f"sizes_{split}"] = np.asarray(sizes, dtype=np.int64)
         about = {
             "format": FORMAT,
             "scenario": explicit(cell.entry.scenario).model_dump(mode="json"),
@@ -152,6 +160,7 @@ class Store:
             "data": record.origin.source,
             "device": record.origin.machine["device"],
             "versions": record.origin.versions,
+            "newcomers": _as_null(record.newcomers),
         }
         file = self.file(cell)
         text, contents = json.dumps(about), io.BytesIO()
@@ -252,7 +261,10 @@ def _record(file: Path, about: dict[str, Any], arrays: dict[str, NDArray[Any]]) 
         seconds=float(about["seconds"]),
         model_bytes=about["model_bytes"],
         population=Population(
-            list(numbered_names(about["users"])), None if groups is None else groups.tolist()
+            list(numbered_names(about["users"])),
+            None if groups is None else groups.tolist(),
+            test_sizes=_listed(arrays, "sizes_test"),
+            validation_sizes=_listed(arrays, "sizes_validation"),
         ),
         origin=Origin(
             kept=f"cells/{file.name}",
@@ -265,7 +277,42 @@ def _record(file: Path, about: dict[str, Any], arrays: dict[str, NDArray[Any]]) 
         ),
         collaboration=_collaboration(floats, labels, plan),
         audience=_audience(labels, about["scenario"], floats["traffic"]),
+        by_user={
+            name[5:]: _percent(values)
+            for name, values in arrays.items()
+            if name.startswith("user_") and values.dtype == np.uint16
+        },
+        newcomers=_as_nan(about.get("newcomers")),
     )
+
+
+def _hundredths(percent: Floats) -> NDArray[np.uint16]:
+    """Percents as whole hundredths, which take a quarter of the room; the largest one is NaN."""
+    whole = np.rint(100 * np.nan_to_num(percent)).astype(np.uint16)
+    return np.where(np.isnan(percent), NO_VALUE, whole).astype(np.uint16)
+
+
+def _percent(hundredths: NDArray[np.uint16]) -> Floats:
+    return np.where(hundredths == NO_VALUE, np.nan, hundredths / 100)
+
+
+def _as_null(newcomers: ByWhen | None) -> dict[str, dict[str, float | None]] | None:
+    """JSON has no NaN."""
+    if newcomers is None:
+        return None
+    return {
+        when: {who: None if np.isnan(value) else value for who, value in each.items()}
+        for when, each in newcomers.items()
+    }
+
+
+def _as_nan(stored: Mapping[str, Mapping[str, float | None]] | None) -> ByWhen | None:
+    if stored is None:
+        return None
+    return {
+        when: {who: np.nan if value is None else value for who, value in each.items()}
+        for when, each in stored.items()
+    }
 
 
 def _audience(
@@ -301,6 +348,11 @@ def _collaboration(
 def _whole(arrays: Mapping[str, NDArray[Any]], name: str) -> Whole | None:
     found = arrays.get(name)
     return found if found is not None and found.dtype == np.int64 else None
+
+
+def _listed(arrays: Mapping[str, NDArray[Any]], name: str) -> list[int] | None:
+    found = _whole(arrays, name)
+    return None if found is None else [int(value) for value in found]
 
 
 def _digest(about: str, arrays: Mapping[str, NDArray[Any]]) -> str:

@@ -24,6 +24,7 @@ from ucfl.paper.printed import (
     TABLE_2,
 )
 from ucfl.paper.reproduce import Measured
+from ucfl.paper.tables import CLOSE as TWO_SIDED
 from ucfl.paper.tables import Spread, spread, table1
 from ucfl.runs import Record, curve
 
@@ -73,7 +74,9 @@ def most_cells_agree(form: Form, measured: Measured) -> Claim:
     there = [row for row in table1(form, measured) if row.printed and row.best]
     met = [row for row in there if row.verdict != "miss"]
     misses = [f"{row.method} ({row.scenario})" for row in there if row.verdict == "miss"]
+    close = sum(row.is_close for row in there)
     figures = f"{len(met)} of {len(there)} measured values; misses: {', '.join(misses) or 'none'}"
+    figures += f"; within {TWO_SIDED:g} points on either side: {close}"
     if len(there) < 26 and len(met) < ENOUGH <= len(met) + 26 - len(there):
         return Claim(text, None, figures)
     return Claim(text, len(met) >= ENOUGH, figures)

@@ -1,4 +1,4 @@
-"""The paper's tables and figures, and the held-out set, each as the entries it is made of."""
+"""The paper's tables and figures, and what is apart from them, each as its entries."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from ucfl import algorithms
 from ucfl.errors import check_name
-from ucfl.paper import held_out
+from ucfl.paper import held_out, natural, yardsticks
 from ucfl.paper.cells import Cell, Entry
 from ucfl.paper.printed import (
+    AS_PUBLISHED,
     CONCEPT_SHIFT,
     COVARIATE_SHIFT,
     LABEL_SHIFT,
@@ -26,8 +27,15 @@ COVARIATE_LABEL_SHIFT = "cifar10-covariate-label-shift"
 LABEL_SHIFT_100 = "emnist-label-shift-100"
 
 #: Local steps of a round, in those of FedAvg, where they are not the same (sec. V-A): two models,
-#: five epochs, 15 inner steps on batches of 20 instead of 64, every user's model everywhere.
-WORK = {"ditto": 2, "scaffold": 5, "pfedme": 48, "parallel-user-centric": 20}
+#: five epochs, 60 batches of 20 (15 steps on each batch of 20, as published), every user's model
+#: everywhere.
+WORK = {
+    "ditto": 2,
+    "scaffold": 5,
+    "pfedme": 4,
+    "pfedme:form=publication": 48,
+    "parallel-user-centric": 20,
+}
 #: Rounds of methods whose rounds cost ten of FedAvg's or more: machine time is short.
 DEAR_ROUNDS = 100
 
@@ -91,6 +99,8 @@ PAPER = Form(
         COVARIATE_LABEL_SHIFT: SETTINGS[COVARIATE_LABEL_SHIFT].change({"rounds": DEAR_ROUNDS}),
         LABEL_SHIFT_100: SETTINGS[LABEL_SHIFT_100],
         **{name: each.scenario for name, each in held_out.FEDERATIONS.items()},
+        **natural.SCENARIOS,
+        **yardsticks.SCENARIOS,
     },
     variance_batches=(100, 200, 330, 500, 660),
     batch_rounds=100,
@@ -115,7 +125,9 @@ def _embedded() -> Form:
             name: small.change({"name": f"embedded-{name}", **changes})
             for name, changes in fields.items()
         }
-        | {name: each.stand_in for name, each in held_out.FEDERATIONS.items()},
+        | {name: each.stand_in for name, each in held_out.FEDERATIONS.items()}
+        | natural.STAND_INS
+        | yardsticks.STAND_INS,
         variance_batches=(2, 4, 8),
         batch_rounds=1,
         dear_rounds=2,
@@ -174,17 +186,19 @@ def _crossed(
 
 def _table1(form: Form) -> list[Entry]:
     printed = [form.entry(s, name) for s, values in TABLE_1.items() for name in values]
-    return printed + _crossed(form, ["cfl", "fedfomo", "fedprox"])
+    return printed + _crossed(form, ["cfl", "fedfomo", "fedprox", AS_PUBLISHED])
 
 
 def _table2(form: Form) -> list[Entry]:
     return [form.entry(s, name) for s, values in TABLE_2.items() for name in values]
 
 
+#: Methods of the tables that fig-accuracy leaves out.
+NOT_DRAWN = ("fedprox", "parallel-user-centric", AS_PUBLISHED)
+
+
 def _accuracy(form: Form) -> list[Entry]:
-    return _crossed(
-        form, [name for name in METHODS if name not in ("fedprox", "parallel-user-centric")]
-    )
+    return _crossed(form, [name for name in METHODS if name not in NOT_DRAWN])
 
 
 def _clusters(form: Form) -> list[Entry]:
@@ -266,6 +280,23 @@ def _held_out(form: Form) -> list[Entry]:
     return _crossed(form, methods, held_out.FEDERATIONS)
 
 
+def _natural(form: Form) -> list[Entry]:
+    return [
+        form.entry(name, method)
+        for name, scenario in natural.SCENARIOS.items()
+        for method in natural.methods(scenario)
+    ]
+
+
+def _yardsticks(form: Form) -> list[Entry]:
+    return [
+        form.entry(scenario.name, method)
+        for each in yardsticks.YARDSTICKS.values()
+        for scenario in each.scenarios.values()
+        for method in each.printed
+    ]
+
+
 ITEMS = {
     item.name: item
     for item in (
@@ -279,6 +310,10 @@ ITEMS = {
         Item("fig-batch", "Effect of n_k, the batch size of the variance", _batch),
         Item("beyond", "Beyond the paper: layered and adaptive mixing", _beyond),
         Item("held-out", "The held-out set", _held_out, held_out.seeds, apart=True),
+        Item("natural", "Natural users", _natural, lambda name: natural.SEEDS, apart=True),
+        Item(
+            "yardsticks", "Others' tables", _yardsticks, lambda name: yardsticks.SEEDS, apart=True
+        ),
     )
 }
 
@@ -335,4 +370,4 @@ def is_dear(algorithm: str) -> bool:
 
 def work(algorithm: str) -> int:
     """Local steps of a round, in those of FedAvg."""
-    return WORK.get(algorithm.split(":")[0], 1)
+    return WORK.get(algorithm, WORK.get(algorithm.split(":")[0], 1))

@@ -11,19 +11,29 @@ from typing import Any
 from ucfl.paper.beyond import goals
 from ucfl.paper.cells import Store
 from ucfl.paper.claims import Claim, claims
+from ucfl.paper.compared import yardsticks_csv, yardsticks_shown
 from ucfl.paper.items import Form, Item
+from ucfl.paper.people import natural_csv, natural_shown
 from ucfl.paper.reproduce import Measured, Survey
 from ucfl.paper.standings import held_out_csv, held_out_shown
 from ucfl.paper.tables import TABLES, Shown, markdown, shown
+from ucfl.paper.worst import table2_shown
 
 CLAIM_HEADERS = ("claim", "holds", "figures")
 
 #: Tables by item, and the CSV files of items that have their own.
 SHOWN: dict[str, Callable[[Form, Measured], Shown]] = {
     **{name: partial(shown, name) for name in TABLES},
+    "table2": table2_shown,
     "held-out": held_out_shown,
+    "natural": natural_shown,
+    "yardsticks": yardsticks_shown,
 }
-CSVS: dict[str, Callable[[Form, Store], str]] = {"held-out": held_out_csv}
+CSVS: dict[str, Callable[[Form, Store], str]] = {
+    "held-out": held_out_csv,
+    "natural": natural_csv,
+    "yardsticks": yardsticks_csv,
+}
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,9 @@ SCENARIOS = {
     CONCEPT_SHIFT: "CIFAR-10 concept shift (m = 20)",
 }
 
+#: pFedMe with the S = 15 of sec. V-A as inner steps, which the authors' code has not.
+AS_PUBLISHED = "pfedme:form=publication"
+
 #: The paper's methods, and the algorithm with the settings of sec. V-A that each stands for.
 #: FedProx and Ditto: 0.1 of {0.1, 0.5, 1}, by validation accuracy (docs/results/grid.csv); the
 #: locally trained model is tested, as the authors' code does.
@@ -31,6 +34,7 @@ METHODS = {
     "cfl": "CFL",
     "fedfomo": "FedFomo",
     "fedprox": "FedProx, aggregated",
+    AS_PUBLISHED: "pFedMe, as published",
     "parallel-user-centric": "Parallel, k = m",
 }
 

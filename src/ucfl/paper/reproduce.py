@@ -15,7 +15,7 @@ from ucfl.federation import Federation
 from ucfl.paper.cells import Cell, Entry, Store
 from ucfl.paper.items import work
 from ucfl.runs import Progress, Record, Run, Stopped, federation
-from ucfl.runs.building import Engine, find_device
+from ucfl.runs.building import Engine, find_device, populated
 from ucfl.runs.claim import Unusable
 from ucfl.runs.files import remove_unfinished
 from ucfl.runs.lock import held
@@ -191,7 +191,7 @@ class _Standing:
     @classmethod
     def of(cls, cell: Cell, engine: Engine) -> _Standing:
         scenario = cell.entry.scenario
-        users = scenario.build(cell.seed)
+        _, users = populated(scenario, cell.seed, None)
         return cls(scenario, federation(scenario, cell.seed, users=users, **engine), users)
 
     def serves(self, cell: Cell) -> bool:

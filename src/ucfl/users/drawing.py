@@ -142,7 +142,7 @@ def _people(data: Dataset, scenario: Scenario, seed: int, rng: np.random.Generat
     if data.owners is None:
         raise UcflError(
             f"{scenario.dataset} does not say whose its examples are; choose another split, or a "
-            "data set of people (qmnist, watch)."
+            "data set of people (qmnist, watch, shakespeare)."
         )
     views = _views(data, scenario, seed, rng)
     users = _owned(data, data.owners, scenario, views, rng)

@@ -53,7 +53,8 @@ class Scenario(BaseModel):
 
     dataset: str = Field(
         "mnist5k",
-        description="mnist5k, emnist, cifar10, qmnist, watch, or a folder of .npz or .csv",
+        description="mnist5k, emnist, cifar10, fashion-mnist, qmnist, watch, shakespeare, or a "
+        "folder of .npz or .csv",
     )
     users: Annotated[int, Field(le=1_000_000)] = Field(20, ge=1, description="number of users m")
     points: Count | None = Field(None, description="examples drawn from the data set in all")
@@ -95,7 +96,9 @@ class Scenario(BaseModel):
     )
 
     model: ModelSource = Field(
-        "lenet5", description="lenet5, vgg, cnn1d, mlp, logistic, or module:factory"
+        "lenet5",
+        description="lenet5, vgg, cnn-512, cnn-2048, cnn1d, mlp, logistic, character-lstm, "
+        "character-transformer, or module:factory",
     )
     initialisation: Literal["he-glorot", "own"] | None = Field(
         None,

@@ -1,0 +1,133 @@
+"""Natural users from stored cells: every method, newcomers, and whether personalisation pays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ucfl.paper import natural
+from ucfl.paper.cells import Store, csv_text
+from ucfl.paper.items import ITEMS, Form
+from ucfl.paper.reproduce import Measured, survey
+from ucfl.paper.tables import Shown, Spread, Table, or_dash, spread
+from ucfl.runs import Record
+
+COLUMNS = (
+    "federation", "algorithm", "seed", "tested_model", "rounds", "mean_best", "worst_best",
+    "newcomers_before", "newcomers_after",
+)  # fmt: skip
+HEADERS = (
+    "method", "tested model", "seeds", "mean", "worst user", "newcomers", "newcomers, tuned",
+)  # fmt: skip
+#: What one model for all can do, and what each user can do alone.
+COMMON, ALONE = ("fedavg", "fedprox", "scaffold"), "local"
+
+
+@dataclass(frozen=True)
+class Served:
+    """A method on a federation of natural users, over the seeds that are there."""
+
+    method: str
+    tested_model: str
+    seeds: int
+    mean: Spread | None
+    worst: Spread | None
+    before: Spread | None
+    after: Spread | None
+
+
+def served(name: str, form: Form, measured: Measured) -> list[Served]:
+    """Every method that applies, the best one first, those without cells last."""
+    rows = [
+        _served(method, measured.get(form.entry(name, method), ()))
+        for method in natural.methods(natural.SCENARIOS[name])
+    ]
+    return sorted(rows, key=lambda row: -row.mean.mean if row.mean else 1.0)
+
+
+def _served(method: str, results: Sequence[Record]) -> Served:
+    come = {
+        when: [r.newcomers[when]["mean"] for r in results if r.newcomers is not None]
+        for when in ("before", "after")
+    }
+    return Served(
+        method,
+        results[0].algorithm.tested_model if results else "",
+        len(results),
+        spread(results, "mean", "best"),
+        spread(results, "worst", "best"),
+        Spread.over(come["before"]) if come["before"] else None,
+        Spread.over(come["after"]) if come["after"] else None,
+    )
+
+
+def table(name: str, form: Form, measured: Measured) -> Table:
+    """One federation."""
+    body = [
+        [row.method, row.tested_model or "–", str(row.seeds)]
+        + [or_dash(value) for value in (row.mean, row.worst, row.before, row.after)]
+        for row in served(name, form, measured)
+    ]
+    rounds = form.scenarios[name].rounds
+    title = f"{form.scenarios[name].name}, {rounds} rounds"
+    return Table(title, HEADERS, body, verdict(name, form, measured))
+
+
+def verdict(name: str, form: Form, measured: Measured) -> str:
+    """Whether personalisation pays, in a sentence, as far as there are cells."""
+    rows = {row.method: row for row in served(name, form, measured) if row.mean is not None}
+    common = {method: rows[method] for method in COMMON if method in rows}
+    personal = {m: row for m, row in rows.items() if m not in COMMON and m != ALONE}
+    if not common or not personal or ALONE not in rows:
+        return "Not enough cells yet to say whether personalisation pays."
+    shared, best = _best(common), _best(personal)
+    assert shared.mean is not None
+    assert best.mean is not None
+    gain = best.mean.mean - shared.mean.mean
+    noise = max(best.mean.std, shared.mean.std)
+    below = [m for m, row in personal.items() if row.mean and row.mean.mean < shared.mean.mean]
+    pays = "pays" if gain > noise else "does not pay"
+    alone = rows[ALONE].mean
+    return (
+        f"Personalisation {pays} here: the best personalised method, {best.method}, has "
+        f"{best.mean}, the best model for all, {shared.method}, {shared.mean}, and each user alone "
+        f"{alone}; "
+        f"{len(below)} of {len(personal)} personalised methods are below the model for all"
+        f"{': ' + ', '.join(below) if below else ''}."
+    )
+
+
+def _best(rows: dict[str, Served]) -> Served:
+    return max(rows.values(), key=lambda row: row.mean.mean if row.mean else -1.0)
+
+
+def natural_shown(form: Form, measured: Measured) -> Shown:
+    """All federations."""
+    values = {
+        name: [asdict(row) for row in served(name, form, measured)] for name in natural.SCENARIOS
+    }
+    return Shown([table(name, form, measured) for name in natural.SCENARIOS], values)
+
+
+def natural_csv(form: Form, store: Store) -> str:
+    """The text of ``natural.csv``: a row per stored cell."""
+    measured = survey(ITEMS["natural"].cells(form), store, "cpu").measured
+    rows = [_as_csv(record) for each in measured.values() for record in each]
+    rows.sort(key=lambda row: (row["federation"], row["algorithm"], row["seed"]))
+    return csv_text(rows, COLUMNS)
+
+
+def _as_csv(record: Record) -> dict[str, Any]:
+    come = record.newcomers
+    values = (
+        record.scenario.name,
+        record.label,
+        record.seed,
+        record.algorithm.tested_model,
+        record.rounds,
+        f"{record.value('mean', 'best'):.3f}",
+        f"{record.value('worst', 'best'):.3f}",
+        *("" if come is None else f"{come[when]['mean']:.3f}" for when in ("before", "after")),
+    )
+    return dict(zip(COLUMNS, values, strict=True))
