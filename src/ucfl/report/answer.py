@@ -130,7 +130,7 @@ def _costs(story: Story, best: dict[str, Any]) -> list[str]:
     for name in SYSTEMS:
         times = story["race"][name]
         mine, first = times[best["label"]], min(times, key=lambda label: times[label])
-        if math.isfinite(mine):
+        if math.isfinite(mine) and mine > 0:  # an untrained model may be as good
             sooner = mine <= times[first]
             place = "the first" if sooner else f"{first} is first, after {times[first]:.0f}"
             words.append(f"{mine:.0f} T_dl on {name} ({place})")

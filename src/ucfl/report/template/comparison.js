@@ -49,7 +49,7 @@ function fewExamples(method) {
 function soonest(best, tile) {
   const [system, all] = Object.entries(story.race)[0],
     mine = all[best.label];
-  if (mine === null) return [];
+  if (!mine) return []; // never, or as good untrained
   const others = Object.entries(all).filter(
     ([label, time]) => label !== best.label && time !== null,
   );
