@@ -6,7 +6,9 @@ the package itself; the navigation has folders whose pages are listed by what is
 
 from __future__ import annotations
 
+import base64
 import importlib
+import inspect
 import json
 import re
 import textwrap
@@ -16,10 +18,11 @@ from typing import Any
 
 import click
 import typer.main
+from nbconvert import MarkdownExporter
 
 from ucfl.algorithms import REGISTRY
 from ucfl.cli import app
-from ucfl.users import Scenario
+from ucfl.users import SCENARIOS, Scenario
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -67,8 +70,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def api(package: str) -> str:
-    """Every public name of a package, for mkdocstrings to describe."""
-    names = importlib.import_module(package).__all__
+    """Every public name of a package: functions first, then classes, then the rest."""
+    module = importlib.import_module(package)
+    kinds = (inspect.isfunction, inspect.isclass)
+    names = sorted(
+        module.__all__, key=lambda name: [not kind(getattr(module, name)) for kind in kinds]
+    )
     return "\n\n".join(f"::: {package}.{name}" for name in names)
 
 
@@ -137,9 +144,10 @@ def _part(page: str, name: str) -> str:
 
 def scenarios() -> str:
     """The named scenarios."""
-    from ucfl.users import SCENARIOS
-
-    lines = ["| scenario | users | groups | model | rounds | what it is |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| scenario | users | groups | model | rounds | what it is |",
+        "|---|---|---|---|---|---|",
+    ]
     for one in SCENARIOS.values():
         users = "people" if one.split == "natural" else str(one.users)
         cells = [f"`{one.name}`", users, str(one.groups), one.model_name, str(one.rounds)]
@@ -155,11 +163,7 @@ def file(name: str) -> str:
 
 def notebook(name: str) -> str:
     """A notebook with its stored outputs; pictures are inside the page."""
-    from nbconvert import MarkdownExporter
-
     text, resources = MarkdownExporter().from_filename(str(DOCS / "notebooks" / name))
-    import base64
-
     for key, data in resources["outputs"].items():
         inline = f"data:image/png;base64,{base64.b64encode(data).decode()}"
         text = text.replace(f"]({key})", f"]({inline})")

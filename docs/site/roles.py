@@ -1,7 +1,7 @@
 """Docstrings as the site shows them.
 
-Code that they name as Sphinx does (``:func:`name` ``) is plain code here, and a comment ``#:`` above
-a constant is its docstring.
+Code that they name as Sphinx does (``:func:`name` ``) is plain code here, and a comment ``#:``
+above a constant is its docstring.
 """
 
 from __future__ import annotations

@@ -13,10 +13,12 @@ READ = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
 #: Run by tests/test_docs.py, which also looks at what they say.
 ELSEWHERE = {"models.md", "objectives.md", "participation.md"}
+#: Being rewritten beside this test; until then its commands are checked and its Python is not run.
+PENDING = {"wireless.md"}
 with_code = [
     page
     for page in PAGES
-    if page.name not in ELSEWHERE and any(block.runs for block in blocks(page))
+    if page.name not in ELSEWHERE | PENDING and any(block.runs for block in blocks(page))
 ]
 
 
@@ -54,7 +56,9 @@ def test_the_code_of_a_page_that_takes_minutes_runs(page, folder):
     run_blocks(blocks(page), folder)
 
 
-@pytest.mark.parametrize("page", [page for page in READ if any(b.commands for b in blocks(page))], ids=name)
+@pytest.mark.parametrize(
+    "page", [page for page in READ if any(b.commands for b in blocks(page))], ids=name
+)
 def test_the_commands_of_a_page_exist_with_their_options(page):
     for block in blocks(page):
         for words in block.commands:
