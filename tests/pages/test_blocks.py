@@ -31,7 +31,7 @@ def name(page):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def place(tmp_path, monkeypatch):
     """An empty folder to run a page in; what it imports from there is forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -45,15 +45,15 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")  # small examples, few users
 @pytest.mark.parametrize("page", [page for page in with_code if not is_long(page)], ids=name)
-def test_the_code_of_a_page_runs(page, folder):
-    run_blocks(blocks(page), folder)
+def test_the_code_of_a_page_runs(page, place):
+    run_blocks(blocks(page), place)
 
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")
 @pytest.mark.parametrize("page", [page for page in with_code if is_long(page)], ids=name)
-def test_the_code_of_a_page_that_takes_minutes_runs(page, folder):
-    run_blocks(blocks(page), folder)
+def test_the_code_of_a_page_that_takes_minutes_runs(page, place):
+    run_blocks(blocks(page), place)
 
 
 @pytest.mark.parametrize(
