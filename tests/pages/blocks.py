@@ -17,6 +17,7 @@ import re
 import shlex
 import subprocess
 import sys
+import types
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,13 +75,17 @@ def blocks(page: Path) -> list[Block]:
 def check_options(words: list[str]) -> None:
     """Raise click's error unless the command exists and takes these arguments and options."""
     command: click.Command = typer.main.get_command(app)
-    context = None
+    if words[0].startswith("-"):  # only by name: options such as --install-completion act at once
+        known = {option for one in command.params for option in one.opts}
+        if words[0] not in known | {"--help"}:
+            raise click.UsageError(f"no option {words[0]!r}")
+        return
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         if words[0] not in command.commands:
             raise click.UsageError(f"no command {words[0]!r}")
         command, words = command.commands[words[0]], words[1:]
     if "--help" not in words:
-        command.make_context(command.name, [*words], parent=context)
+        command.make_context(command.name, [*words])
 
 
 def run_shell(block: Block, folder: Path) -> None:
@@ -104,7 +109,8 @@ def run_shell(block: Block, folder: Path) -> None:
 
 def run_blocks(found: list[Block], folder: Path) -> dict[str, object]:
     """Run a page's blocks in a folder, which is the current one; the names that they leave."""
-    scope: dict[str, object] = {"__name__": "__page__"}
+    module = types.ModuleType("page")  # a real one: dataclasses look for the module of a class
+    sys.modules["page"] = module
     for block in found:
         if not block.runs:
             continue
@@ -114,5 +120,6 @@ def run_blocks(found: list[Block], folder: Path) -> dict[str, object]:
             run_shell(block, folder)
         else:
             padding = "\n" * block.line  # so that a traceback has the page's line
-            exec(compile(padding + block.code, block.page, "exec"), scope)
-    return scope
+            exec(compile(padding + block.code, block.page, "exec"), module.__dict__)
+    del sys.modules["page"]
+    return module.__dict__
