@@ -64,6 +64,8 @@ def weights(found: dict[str, Any]) -> Figure:
     for border in np.flatnonzero(np.diff(found["groups"][order])) + 0.5:
         axes.axhline(border, color="#bbbbbb", linewidth=0.7)
         axes.axvline(border, color="#bbbbbb", linewidth=0.7)
+    axes.set_xticks(range(0, len(order), 5))
+    axes.set_yticks(range(0, len(order), 5))
     axes.set_xlabel("learns from user j")
     axes.set_ylabel("user i")
     figure.colorbar(shown, label="weight w_ij")

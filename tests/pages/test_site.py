@@ -163,6 +163,7 @@ def test_generated_pages_have_what_the_code_has(site, pages):
     commands = pages[site / "reference" / "commands.html"].text
     for name in ("ucfl run", "ucfl compare", "ucfl data fetch", "--resume", "--tradeoff"):
         assert name in commands
+    assert "Print this one as TOML." in commands  # the help of an argument
     fields = pages[site / "reference" / "scenario-fields.html"].text
     assert all(name in fields for name in Scenario.model_fields)
     methods = pages[site / "reference" / "methods.html"]

@@ -90,7 +90,7 @@ def _headline(story: Story, best: dict[str, Any], rivals: list[dict[str, Any]]) 
     told = [
         f"{best['label']} {'serves' if rivals else 'gives'} the {story['users']} users"
         f"{' best:' if rivals else ''} {_text(best['final'], measure)} mean {measure.words} and "
-        f"{_worst(best, measure)} for the worst one{_few(best, measure)}, with {_streams(best)} "
+        f"{_worst(best, measure)} for the worst one{_few(best)}, with {_streams(best)} "
         f"({best['rounds']} rounds, {_seeds(best)})."
     ]
     if rivals:
@@ -115,7 +115,7 @@ def _undecided(story: Story, best: dict[str, Any], same: list[dict[str, Any]]) -
         f"{named[-1]}: a paired test over {_over(pairs)} does not tell them apart (error rate "
         f"{ERROR_RATE:.0%} for each pair; {best['rounds']} rounds, {_seeds(best)}).",
         f"Of these, {cheapest['label']} sends the least down, {_streams(cheapest)}; its worst user "
-        f"has {_worst(cheapest, measure)}{_few(cheapest, measure)}.",
+        f"has {_worst(cheapest, measure)}{_few(cheapest)}.",
     ]
 
 
@@ -188,15 +188,14 @@ def _worst(method: dict[str, Any], measure: Measure) -> str:
     return f"{measure.text(method['final']['worst'])}{measure.sign}"
 
 
-def _few(method: dict[str, Any], measure: Measure) -> str:
+def _few(method: dict[str, Any]) -> str:
     """A worst user with few test examples may be an unlucky one: how many there are."""
     found = method["worst_examples"]
     if found is None or found[0] >= FEW:
         return ""
     fewest, most = found
     count = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-    worth = f": one is worth up to {100 / fewest:.0f} points" if measure.name == "accuracy" else ""
-    return f" (of only {count} test example{'s' * (most > 1)}{worth})"
+    return f" (of only {count} test example{'s' * (most > 1)})"
 
 
 def _text(summary: dict[str, float], measure: Measure) -> str:

@@ -45,6 +45,8 @@ function fewExamples(method) {
   return `of only ${count} test example${found[1] === 1 ? "" : "s"}`;
 }
 
+const whole = (time) => (time < 10 ? short(time) : String(Math.round(time)));
+
 // Sooner is said against everything that is there.
 function soonest(best, tile) {
   const [system, all] = Object.entries(story.race)[0],
@@ -60,8 +62,8 @@ function soonest(best, tile) {
       ? Number.isFinite(time)
         ? `${(time / mine).toFixed(1)} times sooner than any other method here`
         : "no other method here has it"
-      : `${next} is first, after ${short(time)}`;
-  return [tile(`to fedavg's ${measure.words}, ${system}`, `${short(mine)} T_dl`, extra)];
+      : `${next} is first, after ${whole(time)}`;
+  return [tile(`to fedavg's ${measure.words}, ${system}`, `${whole(mine)} T_dl`, extra)];
 }
 
 function showChips() {
