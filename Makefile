@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-long lint format bench bench-gpu clean
+.PHONY: demo check test test-long durations docs dist lint format bench bench-gpu clean
 
 demo: $(READY)
 	$(BIN)/ucfl compare rotated-mnist --algorithms fedavg,local,oracle,user-centric:streams=auto \
@@ -15,8 +15,26 @@ demo: $(READY)
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not long" -n auto
 
+# The fast tier, for while one works: see tests/tiers.py.
+check: lint
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not long" --fast -n auto
+
 test-long: $(READY)
 	$(BIN)/pytest -m long
+
+# Measures every test, so that `make check` knows which are fast.
+durations: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not long" --measure
+
+# The site, in build/site; a warning is an error.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "The site is in build/site; with search: $(BIN)/python -m http.server -d build/site"
+
+# A wheel and a source distribution, in dist.
+dist: $(READY)
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -49,4 +67,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs/demo
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs/demo

@@ -26,7 +26,7 @@ settings.load_profile("ucfl")
 #: Where the federations of the tests live: `UCFL_TEST_DEVICE=cuda make test` asks the GPU.
 DEVICE = os.environ.get("UCFL_TEST_DEVICE", "cpu")
 
-pytest_plugins = ["report.fixtures", "users.fixtures"]
+pytest_plugins = ["report.fixtures", "users.fixtures", "tiers"]
 
 SHARED = Path(__file__).parent.parent.parent / "shared"
 

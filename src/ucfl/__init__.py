@@ -5,7 +5,7 @@ from ucfl.federation import Federation, LocalTraining, Metric, Objective
 from ucfl.runs import RoundInfo, Run, StopRun, compare, run
 from ucfl.users import Scenario, Users
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Federation",

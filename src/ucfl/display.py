@@ -28,7 +28,7 @@ from ucfl.paper import Page, Survey
 from ucfl.paper.page import CLAIM_HEADERS, claims_as_text
 from ucfl.paper.reproduce import duration
 from ucfl.paper.tables import COMPARED
-from ucfl.report.answer import SHARED_OR_ALONE, Story, measure_of, method_curve
+from ucfl.report.answer import SHARED_OR_ALONE, Story, measure_of, why_lower
 from ucfl.runs import Progress
 from ucfl.runs.budget import Cost, Point, Spending, pareto_front
 from ucfl.runs.progress import OnRound
@@ -151,6 +151,14 @@ def show_comparison(result: dict[str, Any]) -> None:
     )
     if said := Links.of(result["uplink"], result["downlink"]).words:
         answers.print(f"{said} Models down and up are counted by their bytes.", soft_wrap=True)
+    means = {label: row["mean"] for label, row in result["algorithms"].items()}
+    lower = [
+        label
+        for label, mean in means.items()
+        if measure.goodness(mean["best"]) < measure.goodness(mean["final"])
+    ]
+    if lower:
+        answers.print(why_lower(lower), soft_wrap=True, markup=False)
     if late:
         answers.print(
             "newcomers: users that training never saw, with the model that they get; tuned: after "
@@ -298,10 +306,7 @@ def _show_race(story: Story) -> None:
         return
     rows = []
     for method in story["methods"]:
-        times = [
-            method_curve(method, story, system).time_to(target["value"])
-            for system in SYSTEMS.values()
-        ]
+        times = [story["race"][name][method["label"]] for name in SYSTEMS]
         cells = ["never" if math.isinf(time) else f"{time:.1f}" for time in times]
         rows.append([method["label"], *cells])
     measure = measure_of(story)

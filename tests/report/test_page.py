@@ -68,6 +68,34 @@ def test_the_answer_comes_first(look, story):
     assert tab.title() == "tiny · ucfl report"
 
 
+def test_the_tiles_claim_what_the_test_shows(look, tmp_path):
+    """Ditto is better than fedavg with sixty users; with eight, nobody can tell."""
+    methods = ("fedavg", "local", "ditto")
+    write_runs(tmp_path / "many", methods=methods, seeds=1, rounds=60, users=60)
+    tiles = look(tell(gather([tmp_path / "many"]))).locator("#tiles").inner_text()
+    assert "against fedavg" in tiles
+    assert "of only 4 test examples" in tiles
+    assert "local is first, after" in tiles  # not "sooner": somebody else is
+    assert "sooner" not in tiles
+    write_runs(tmp_path / "few", methods=methods, seeds=1, rounds=60, users=5)
+    story = tell(gather([tmp_path / "few"]))
+    tab = look(story)
+    assert "no difference from fedavg shown" in tab.locator("#tiles").inner_text()
+    assert tab.locator("#answer").inner_text().startswith("No difference is shown")
+
+
+def test_hints_are_there_only_where_they_apply(look, tmp_path):
+    scenario = ucfl.Scenario(name="quick", model="logistic", batch=8, rounds=2)
+    users = make_users([20, 8, 13], held=120)
+    for seed in (0, 1):  # given users are the same with every seed
+        ucfl.run(scenario, "fedavg", seed=seed, users=users, out=tmp_path / f"{seed}")
+    tab = look(tell(gather([tmp_path])))
+    assert "Switch methods" not in tab.locator("#rounds-hint").inner_text()
+    hint = tab.locator("#users-hint").inner_text()
+    assert "draws other users" not in hint
+    assert "test example" not in hint  # 120 each: one is worth less than a point
+
+
 def test_sliders_move_curves_and_bars_to_what_the_wireless_room_computes(look, story, runs):
     tab = look(story)
     check_times(tab, runs, SYSTEMS["slow-uplink"], story["target"]["value"])

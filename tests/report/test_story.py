@@ -1,6 +1,7 @@
 """What a report says, before anybody draws it."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from conftest import make_users
 from report.synthetic import write_runs
 from ucfl.errors import UcflError
 from ucfl.plain import plain
-from ucfl.report import gather, page, tell
+from ucfl.report import compose, gather, page, tell
 from ucfl.report.answer import method_curve, method_of
 from ucfl.runs import curve, find_runs
 from ucfl.runs.folder import HISTORY
@@ -94,19 +95,86 @@ def test_every_seed_has_its_users_their_data_and_their_streams(story, runs):
 def test_the_answer_names_a_method_that_was_not_told_the_groups(tmp_path):
     story = told(quick(tmp_path / "a"), quick(tmp_path / "b", "oracle"))
     assert story["chosen"] == "fedavg"
-    assert story["answer"][0].startswith("fedavg serves the 3 users best")
+    assert story["answer"][0].startswith("fedavg gives the 3 users")  # there is nobody to beat
     assert any("told the true groups" in sentence for sentence in story["answer"])
 
 
-def test_the_answer_admits_what_the_seeds_do_not_tell_apart(tmp_path):
-    write_runs(tmp_path, methods=("fedavg", "local", "ditto"), seeds=2, rounds=9, users=8)
+def differing(shift, users=20, seed=0):
+    """Users whose labels need an answer of their own (shift 1), or are all alike (shift 0)."""
+    rng = np.random.default_rng(seed)
+    pairs = []
+    for user in range(users):
+        y = rng.integers(0, 2, 60)
+        x = rng.normal(size=(60, 4)) + 1.5 * y[:, None]
+        pairs.append((x.astype(np.float32), (y + shift * user) % 2))
+    return ucfl.Users.from_arrays(pairs)
+
+
+def test_methods_that_do_not_differ_are_not_called_best(tmp_path):
+    users = differing(0)
+    folders = [quick(tmp_path / m, m, users=users) for m in ("fedavg", "fedprox:mu=0.001")]
+    story = told(*folders)
+    (pair,) = story["compared"].values()
+    assert not pair["shown"]
+    first, second, *_ = story["answer"]
+    assert first.startswith("No difference is shown in mean accuracy between ")
+    assert "paired test over 20 users does not tell them apart (error rate 5%" in first
+    assert second.startswith("Of these, ")
+    assert not any("best:" in sentence or "sooner" in sentence for sentence in story["answer"])
+
+
+def test_a_method_that_serves_everyone_better_is_called_best_with_its_test(tmp_path):
+    users = differing(1)
+    story = told(*(quick(tmp_path / m, m, users=users) for m in ("fedavg", "local")))
+    assert story["chosen"] == "local"
+    assert story["compared"]["fedavg"]["shown"]
+    assert story["answer"][0].startswith("local serves the 20 users best: ")
+    assert story["answer"][1].startswith("It is better than fedavg by a paired test over 20 users")
+
+
+def test_three_seeds_are_compared_by_their_means(tmp_path):
+    folders = [
+        quick(tmp_path / f"{m}{seed}", m, users=differing(1, seed=seed), seed=seed)
+        for m in ("fedavg", "local")
+        for seed in range(3)
+    ]
+    pair = told(*folders)["compared"]["fedavg"]
+    assert (pair["over"], pair["count"]) == ("seeds", 3)
+    assert pair["shown"]
+
+
+def test_a_worst_user_of_few_test_examples_is_marked(tmp_path):
+    users = make_users([20, 8, 13], held=5)
+    many = make_users([20, 8, 13], held=120)
+    few, enough = told(quick(tmp_path / "a", users=users)), told(quick(tmp_path / "b", users=many))
+    assert "(of only 5 test examples)" in few["answer"][0]
+    assert few["methods"][0]["worst_examples"] == [5, 5]
+    assert "test example" not in enough["answer"][0]
+
+
+def test_first_is_said_against_everything_that_is_there(tmp_path):
+    write_runs(tmp_path, methods=("fedavg", "local", "ditto"), seeds=1, rounds=60, users=60)
     story = told(tmp_path)
-    best, *others = story["methods"]
-    low = best["final"]["mean"] - best["final"]["deviation"]
-    near = [method["label"] for method in others if method["final"]["mean"] >= low]
-    said = [sentence for sentence in story["answer"] if "Within one deviation" in sentence]
-    assert bool(said) == bool(near)
-    assert all(label in said[0] for label in near)
+    assert story["chosen"] == "ditto"
+    (sentence,) = [s for s in story["answer"] if "fedavg's final" in s]
+    for name, times in story["race"].items():
+        first = min(times, key=times.get)
+        said = sentence.split(f"on {name} (")[1].split(")")[0]
+        assert said == (
+            "the first" if first == "ditto" else f"{first} is first, after {times[first]:.0f}"
+        )
+    assert "local is first" in sentence  # it sends nothing, and this target is within its reach
+
+
+def test_best_under_final_is_explained_where_it_happens(tmp_path):
+    ordinary = ucfl.Run.open(quick(tmp_path / "a")).record
+    rising = {"test_mean": np.array([20, 50, 60, 70.0]), "validation_mean": np.array([0, 9, 8, 7])}
+    late = replace(ordinary, curves={**ordinary.curves, **rising})  # validation chooses round 1
+    falling = {name: curve[::-1] for name, curve in rising.items()}
+    early = replace(ordinary, curves={**ordinary.curves, **falling})
+    (note,) = [one for one in compose([late])["notes"] if "worse than final" in one]
+    assert note.startswith("Best is worse than final for fedavg: validation data choose the round")
+    assert not any("worse than final" in one for one in compose([early])["notes"])
 
 
 def test_one_run_is_not_called_the_best(tmp_path):

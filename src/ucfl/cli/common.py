@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ucfl import display, runs, units
+from ucfl import __version__, display, runs, units
 from ucfl.algorithms import find as find_algorithm
 from ucfl.errors import UcflError
 from ucfl.execution import Precision
@@ -20,11 +20,25 @@ from ucfl.runs.loop import OnDivergence
 from ucfl.users import Scenario, find
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="User-centric federated learning: every user gets its own mixture of everyone's updates.",
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"ucfl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Every command says its options with --help."""
 
 
 ScenarioName = Annotated[

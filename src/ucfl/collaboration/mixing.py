@@ -25,6 +25,16 @@ class Mixing:
 
     Where processes share the users, each has its own users' columns, labels and rows of Θ, and
     the product exchanges the k streams' partial sums, not m models.
+
+    Example:
+        >>> import torch
+        >>> theta = torch.tensor([[0.0], [4.0], [10.0]])  # three users' models of one parameter
+        >>> mixing = Mixing.average(torch.tensor([1, 1, 2]))  # by the size of their data
+        >>> (mixing @ theta).flatten().tolist()
+        [6.0, 6.0, 6.0]
+        >>> groups = Mixing.within(torch.tensor([1, 1, 2]), torch.tensor([0, 0, 1]))
+        >>> (groups @ theta).flatten().tolist()
+        [2.0, 2.0, 10.0]
     """
 
     streams: Tensor

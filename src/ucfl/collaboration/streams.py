@@ -66,10 +66,21 @@ def choose_streams(
 ) -> StreamPlan:
     """Algorithm 2: cluster the rows of W for k = 1, 2, …; return argmax_k c(k, s_k).
 
-    ``tradeoff`` is a function c(k, s), or the name of one (see :func:`tradeoff_function`). The
-    smallest of equals wins, and named trade-offs that differ by under 0.01 are equal. k = 1 has
-    no silhouette (0 by definition), k = m has 0 too. k stops at ``max_streams``, and at the
-    number of rows that differ.
+    The smallest of equals wins, and named trade-offs that differ by under 0.01 are equal. k = 1 has
+    no silhouette (0 by definition), k = m has 0 too.
+
+    Args:
+        weights: W [m, m].
+        tradeoff: A function c(k, s), or the name of one (see :func:`tradeoff_function`).
+        max_streams: k stops there, and at the number of rows that differ.
+        seed: Of k-means.
+
+    Example:
+        >>> import numpy as np
+        >>> alike = np.kron(np.eye(2), np.ones((3, 3))) + 0.1  # two groups of three users
+        >>> plan = choose_streams(alike / alike.sum(1, keepdims=True) + 1e-6 * np.eye(6))
+        >>> plan.count, plan.labels.tolist()
+        (2, [0, 0, 0, 1, 1, 1])
     """
     rows = _rows(weights)
     score = tradeoff if callable(tradeoff) else tradeoff_function(tradeoff, len(rows))

@@ -67,6 +67,22 @@ def collaboration_weights(gradients: Array, variances: Array, sizes: Array) -> A
 
     A variance of zero is the paper's limit of infinite local data: the user learns alone, but for
     users whose gradient equals its own.
+
+    Args:
+        gradients: [m, P], everyone's gradient at the same θ⁰.
+        variances: [m], σ²_i of eq. 9.
+        sizes: [m], how many examples each user has.
+
+    Returns:
+        W [m, m], as the kind of array that was given.
+
+    Example:
+        >>> import numpy as np
+        >>> gradients = np.array([[1.0, 0.0], [1.0, 0.0], [9.0, 0.0]])  # users 0 and 1 are alike
+        >>> collaboration_weights(gradients, np.ones(3), np.array([10, 30, 10])).round(2)
+        array([[0.25, 0.75, 0.  ],
+               [0.25, 0.75, 0.  ],
+               [0.  , 0.  , 1.  ]])
     """
     distances = gradient_distances(gradients)
     return weights_from_distances(distances, variances, sizes)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ucfl.measure import Measure
+from ucfl.report.paired import ERROR_RATE
 from ucfl.runs import Curve
 from ucfl.wireless import SYSTEMS, Traffic, WirelessSystem
 
@@ -16,6 +17,10 @@ Story = dict[str, Any]
 
 #: Methods that know what nobody knows in practice.
 TOLD_THE_GROUPS = ("oracle",)
+#: Methods that one sentence names.
+MOST_NAMED = 5
+#: A user with fewer test examples is marked: one of them is worth more than a point of accuracy.
+FEW = 100
 #: What personalisation must beat: one model for all, or a model of one's own.
 SHARED_OR_ALONE = ("fedavg", "local")
 
@@ -51,70 +56,146 @@ def measure_of(story: Story) -> Measure:
 
 
 def answer(story: Story) -> list[str]:
-    """The answer in words: which method, how good, for how many streams, at what cost."""
-    best = method_of(story, story["chosen"])
-    seeds, measure = len(best["seeds"]), measure_of(story)
-    alone = len(story["methods"]) == 1
-    told = [
-        f"{best['label']} {'gives' if alone else 'serves'} the {story['users']} users"
-        f"{'' if alone else ' best:'} {_text(best['final'], measure)} mean {measure.words} and "
-        f"{measure.text(best['final']['worst'])}{measure.sign} for the worst one, with "
-        f"{_streams(best)} "
-        f"({best['rounds']} rounds, {seeds} seed{'s' * (seeds > 1)})."
-    ]
-    told += [story["unequal"]] if story["unequal"] else []
-    if alone:
-        return told
-    told += _rivals(story, best)
+    """The answer in words: which method, how good, for how many streams, at what cost.
+
+    A method is called the best only if a paired test tells it from every other one.
+    """
+    best, measure = method_of(story, story["chosen"]), measure_of(story)
+    rivals = [m for m in story["methods"] if m is not best and not _is_told(m)]
+    same = [m for m in rivals if not story["compared"][m["label"]]["shown"]]
+    told = _undecided(story, best, same) if same else _headline(story, best, rivals)
+    told[1:1] = [story["unequal"]] if story["unequal"] else []
     others = [
         f"{method['label']} reaches {_text(method['final'], measure)} and "
-        f"{measure.text(method['final']['worst'])}{measure.sign} for its worst user"
-        for method in story["methods"]
-        if method["label"] in SHARED_OR_ALONE and method is not best
+        f"{_worst(method, measure)} for its worst user"
+        for method in rivals
+        if method["label"] in SHARED_OR_ALONE and method not in same
     ]
     if others:
         told.append(f"{'; '.join(others)}.")
-    told += _costs(story, best)
+    if rivals:
+        told += _costs(story, best)
     told += [
         f"{method['label']}, which is told the true groups, reaches "
         f"{_text(method['final'], measure)}."
         for method in story["methods"]
-        if method["label"] in TOLD_THE_GROUPS
+        if _is_told(method)
     ]
     return told
 
 
-def _rivals(story: Story, best: dict[str, Any]) -> list[str]:
-    """Methods that the seeds do not tell from the best one."""
+def _headline(story: Story, best: dict[str, Any], rivals: list[dict[str, Any]]) -> list[str]:
+    """The best method by a test, or the only one."""
     measure = measure_of(story)
-    lowest = measure.goodness(best["final"]["mean"]) - best["final"]["deviation"]
-    near = [
-        f"{method['label']} ({_text(method['final'], measure)})"
-        for method in story["methods"]
-        if method is not best
-        and method["label"] not in TOLD_THE_GROUPS
-        and measure.goodness(method["final"]["mean"]) >= lowest
+    told = [
+        f"{best['label']} {'serves' if rivals else 'gives'} the {story['users']} users"
+        f"{' best:' if rivals else ''} {_text(best['final'], measure)} mean {measure.words} and "
+        f"{_worst(best, measure)} for the worst one{_few(best)}, with {_streams(best)} "
+        f"({best['rounds']} rounds, {_seeds(best)})."
     ]
-    return [f"Within one deviation of it: {', '.join(near)}."] if near else []
+    if rivals:
+        pairs = [story["compared"][method["label"]] for method in rivals]
+        told.append(
+            f"It is better than {'each of the others' if len(rivals) > 1 else rivals[0]['label']} "
+            f"by a paired test over {_over(pairs)} (error rate {ERROR_RATE:.0%} for each pair)."
+        )
+    return told
+
+
+def _undecided(story: Story, best: dict[str, Any], same: list[dict[str, Any]]) -> list[str]:
+    """Methods that no test tells from the one with the highest mean, and the cheapest of them."""
+    measure, tied = measure_of(story), [best, *same]
+    named = [f"{method['label']} ({_text(method['final'], measure)})" for method in tied]
+    if len(named) > MOST_NAMED:
+        named = [*named[: MOST_NAMED - 1], f"{len(named) - MOST_NAMED + 1} others"]
+    pairs = [story["compared"][method["label"]] for method in same]
+    cheapest = min(tied, key=lambda method: method["streams"])
+    return [
+        f"No difference is shown in mean {measure.words} between {', '.join(named[:-1])} and "
+        f"{named[-1]}: a paired test over {_over(pairs)} does not tell them apart (error rate "
+        f"{ERROR_RATE:.0%} for each pair; {best['rounds']} rounds, {_seeds(best)}).",
+        f"Of these, {cheapest['label']} sends the least down, {_streams(cheapest)}; its worst user "
+        f"has {_worst(cheapest, measure)}{_few(cheapest)}.",
+    ]
 
 
 def _costs(story: Story, best: dict[str, Any]) -> list[str]:
-    """When the best method reaches the target, on each of the paper's systems."""
+    """When the best method reaches the target, on each of the paper's systems, and who is first."""
     target = story["target"]
     if best["label"] == target["of"] or math.isnan(target["value"]):
         return []
+    if not story["compared"][target["of"]]["shown"]:
+        return []  # sooner at a target that is no lower would be no finding
     words = []
-    for name, system in SYSTEMS.items():
-        pair = (best, method_of(story, target["of"]))
-        mine, theirs = (
-            method_curve(method, story, system).time_to(target["value"]) for method in pair
-        )
-        if math.isfinite(mine) and theirs > 0:
-            words.append(f"{mine:.0f} T_dl on {name} (instead of {theirs:.0f})")
+    for name in SYSTEMS:
+        times = story["race"][name]
+        mine, first = times[best["label"]], min(times, key=lambda label: times[label])
+        if math.isfinite(mine) and mine > 0:  # an untrained model may be as good
+            sooner = mine <= times[first]
+            place = "the first" if sooner else f"{first} is first, after {times[first]:.0f}"
+            words.append(f"{mine:.0f} T_dl on {name} ({place})")
     if not words:
         return []
     goal = f"{target['of']}'s final {measure_of(story).words}"
     return [f"{best['label']} has {goal} after {', '.join(words)}."]
+
+
+def race(story: Story) -> dict[str, dict[str, float]]:
+    """The time in which each method has the target, on each of the paper's systems."""
+    return {
+        name: {
+            method["label"]: method_curve(method, story, system).time_to(story["target"]["value"])
+            for method in story["methods"]
+        }
+        for name, system in SYSTEMS.items()
+    }
+
+
+def lower_than_final(story: Story) -> list[str]:
+    """Why a value that is called best is worse than the final one, where that happens."""
+    measure = measure_of(story)
+    here = [
+        method["label"]
+        for method in story["methods"]
+        if measure.goodness(method["best"]["mean"]) < measure.goodness(method["final"]["mean"])
+    ]
+    return [why_lower(here)] if here else []
+
+
+def why_lower(labels: list[str]) -> str:
+    """That validation data choose the round, and test data are reported."""
+    return (
+        f"Best is worse than final for {', '.join(labels)}: validation data choose the round of "
+        "best, so that its test value is not picked by hand, and they may choose an earlier one."
+    )
+
+
+def _is_told(method: dict[str, Any]) -> bool:
+    return method["label"].partition(":")[0] in TOLD_THE_GROUPS
+
+
+def _over(pairs: list[dict[str, Any]]) -> str:
+    """What the pairs were compared over: 5 seeds, 20 users."""
+    return " or ".join(dict.fromkeys(f"{pair['count']} {pair['over']}" for pair in pairs))
+
+
+def _seeds(method: dict[str, Any]) -> str:
+    count = len(method["seeds"])
+    return f"{count} seed{'s' * (count > 1)}"
+
+
+def _worst(method: dict[str, Any], measure: Measure) -> str:
+    return f"{measure.text(method['final']['worst'])}{measure.sign}"
+
+
+def _few(method: dict[str, Any]) -> str:
+    """A worst user with few test examples may be an unlucky one: how many there are."""
+    found = method["worst_examples"]
+    if found is None or found[0] >= FEW:
+        return ""
+    fewest, most = found
+    count = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+    return f" (of only {count} test example{'s' * (most > 1)})"
 
 
 def _text(summary: dict[str, float], measure: Measure) -> str:

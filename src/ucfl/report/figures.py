@@ -28,8 +28,10 @@ from ucfl.runs.folder import deviation
 
 Floats = NDArray[np.float64]
 
-#: Inches of one and of two columns of an IEEE journal.
-SINGLE, DOUBLE = 3.5, 7.16
+#: The width of one column of an IEEE journal, in inches.
+SINGLE = 3.5
+#: The width of two columns of an IEEE journal, in inches.
+DOUBLE = 7.16
 SUFFIXES = (".pdf", ".svg", ".png")
 
 #: Of every figure. (Any: matplotlib types the keys one by one.)

@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 from ucfl.errors import UcflError
 from ucfl.federation import Links
 from ucfl.measure import Measure
-from ucfl.report.answer import SHARED_OR_ALONE, TOLD_THE_GROUPS, Story, answer
+from ucfl.report import paired
+from ucfl.report.answer import (
+    SHARED_OR_ALONE,
+    TOLD_THE_GROUPS,
+    Story,
+    answer,
+    lower_than_final,
+    race,
+)
 from ucfl.report.collaboration import Panel, by_seed, collaboration
 from ucfl.report.palette import GROUPS, styles
 from ucfl.runs import Record, Run, find_runs
@@ -94,12 +102,15 @@ def compose(records: Sequence[Record]) -> Story:
         "groups": GROUPS,
         "weight_step": WEIGHT_STEP,
         "populations": _populations(records),
+        "redrawn": _redrawn(records),
         "repeat": _repeat(records),
     }
     told["chosen"] = _best(methods, TOLD_THE_GROUPS)
     told["personal"] = _best(methods, (*TOLD_THE_GROUPS, *SHARED_OR_ALONE))
     rounds = {label: [one.rounds for one in found] for label, found in by_label.items()}
     told["unequal"] = unequal_rounds(rounds)
+    told["race"] = race(told)
+    told["compared"] = _compared(told["chosen"], by_label)
     told["answer"] = answer(told)
     told["notes"] = _notes(told, by_label)
     return told
@@ -161,9 +172,31 @@ def _method(label: str, records: Sequence[Record]) -> dict[str, Any]:
         "worst": _rounded(worsts.mean(0)),
         "worst_deviation": _rounded(deviation(worsts)),
         "newcomers": over_seeds([one.newcomers for one in records]),
+        "worst_examples": _worst_examples(records),
         "final": _summary(means[:, -1], worsts[:, -1]),
         "best": _summary(means[picked], worsts[picked]),
     }
+
+
+def _worst_examples(records: Sequence[Record]) -> list[int] | None:
+    """The fewest and the most test examples of the worst user, over seeds; None if not kept."""
+    found = []
+    for one in records:
+        sizes, values = one.population.test_sizes, one.final
+        if sizes is None or np.isnan(values).all():
+            return None
+        worst = np.nanargmin(values) if one.measure.more_is_better else np.nanargmax(values)
+        found.append(sizes[int(worst)])
+    return [min(found), max(found)]
+
+
+def _compared(chosen: str, by_label: Mapping[str, Sequence[Record]]) -> dict[str, Any]:
+    """The chosen method against each of the others, user by user or seed by seed."""
+    ours = by_label[chosen]
+    tests = {
+        label: paired.compare(ours, found) for label, found in by_label.items() if label != chosen
+    }
+    return {label: asdict(test) | {"shown": test.shown} for label, test in tests.items()}
 
 
 def _deadline(records: Sequence[Record], rounds: int) -> dict[str, Any] | None:
@@ -193,6 +226,14 @@ def _populations(records: Sequence[Record]) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _redrawn(records: Sequence[Record]) -> bool:
+    """Whether another seed drew other users; people and given users are the same with every one."""
+    kept = {one.origin.data for one in records}
+    if len({one.seed for one in records}) < 2:
+        return False
+    return len(kept) > 1 if None not in kept else records[0].scenario.split != "natural"
 
 
 def _learnt(found: Panel, with_weights: bool) -> dict[str, Any]:
@@ -278,6 +319,7 @@ def _notes(story: Story, records: dict[str, list[Record]]) -> list[str]:
             + ", ".join(f"{m['label']}: {m['tested_model']}" for m in story["methods"])
             + "."
         )
+    notes += lower_than_final(story)
     if any(u["label_counts"] is None and u["labelled"] for u in story["populations"]):
         notes.append(
             "How many examples of which label each user has was not kept, so that is not shown."

@@ -114,8 +114,34 @@ def compare(
 ) -> Comparison:
     """Run every algorithm with every seed; each run has its own folder under ``out``.
 
-    Algorithms, ``users``, ``model``, ``objective``, ``participation`` and ``callbacks`` are as in
-    :func:`ucfl.run`. ``all`` are those of ucfl that can serve the users; which cannot is said.
+    Args:
+        scenario: As in :func:`ucfl.run`.
+        algorithms: Each as in :func:`ucfl.run`; ``all`` are those of ucfl that can serve the users,
+            and which cannot is said.
+        seeds: Each is a run of every algorithm.
+        rounds: As in :func:`ucfl.run`, like all that follow but ``out``.
+        users: The same users for every seed; without them, each seed draws the scenario's.
+        model: In the place of the scenario's model.
+        objective: In the place of the scenario's objective.
+        participation: In the place of the scenario's participation.
+        out: The folder that the runs' folders go to.
+        resume: Go on with runs that are there and not finished.
+        fresh: Replace runs that are there.
+        on_divergence: ``drop`` or ``stop``.
+        callbacks: Called after every round of every run.
+        on_round: Told the progress of every run.
+        on_note: Told every remark.
+        engine: How to compute.
+
+    Example:
+        >>> import numpy as np, ucfl
+        >>> rng = np.random.default_rng(0)
+        >>> pairs = [(rng.normal(size=(30, 4)), rng.integers(0, 2, 30)) for _ in range(3)]
+        >>> users = ucfl.Users.from_arrays(pairs)
+        >>> small = ucfl.Scenario(name="small", model="mlp", lr=0.05, batch=8, rounds=2)
+        >>> comparison = ucfl.compare(small, ["fedavg", "local"], users=users, out="runs/two")
+        >>> sorted(comparison.to_json()["algorithms"])
+        ['fedavg', 'local']
     """
     scenario, given = asked_for(
         scenario, rounds=rounds, model=model, objective=objective, participation=participation

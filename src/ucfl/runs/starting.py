@@ -71,24 +71,45 @@ def run(
 ) -> Run:
     """Train one algorithm on one scenario, and keep the run in a folder.
 
-    The algorithm is a name, ``module:Class``, a class or an object. ``users`` takes the place of
-    the scenario's own users, ``model`` that of its model (a module, or a function that makes one),
-    ``objective`` that of its objective, ``participation`` that of its participation: it may be a
-    function that gives the places of round t's users.
+    Same seed and machine, same numbers, however often it was stopped. Under ``torchrun`` each
+    process trains its share of the users; the first one writes the run.
 
-    The folder is ``out``, or one under ``runs/`` named after the configuration. An unfinished run
-    there is continued with ``resume`` and replaced with ``fresh``; a checkpoint is written every
-    ``checkpoint_seconds`` and at the end. Same seed and machine, same numbers, however often it was
-    stopped.
+    Args:
+        scenario: A scenario, its name, a ``.toml`` file, or a folder with a file per user.
+        algorithm: A name with options (``user-centric:streams=4``), ``module:Class``, a class or
+            an object.
+        seed: Decides users, first weights and batches.
+        rounds: Communication rounds, in the place of the scenario's.
+        out: The run's folder; if none, one under ``runs/`` named after the configuration.
+        resume: Go on with an unfinished run that is there.
+        fresh: Replace the run that is there.
+        on_divergence: A user whose model becomes NaN or infinite is named, and is absent from that
+            round on (``drop``; its accuracies are NaN then), or ends the run (``stop``); the rounds
+            before are kept.
+        users: In the place of the scenario's own users.
+        model: In the place of the scenario's model: a module, or a function that makes one.
+        objective: In the place of the scenario's objective.
+        participation: In the place of the scenario's: a share, a text such as ``10 users``, or a
+            function that gives the places or names of round t's users.
+        checkpoint_seconds: A checkpoint is written so often, and at the end; 0: after every round.
+        callbacks: Functions of a :class:`~ucfl.runs.RoundInfo`, called after every round: what they
+            return, as a mapping from names to a number or one per user, is added to the history;
+            :class:`ucfl.StopRun` ends the run with that round.
+        on_round: Called with a :class:`~ucfl.runs.Progress` after every round.
+        on_note: Called with each remark, as text.
+        engine: How to compute: ``device``, ``chunk``, ``plain``, ``compiled``, ``precision``.
 
-    ``callbacks`` are functions of a :class:`~ucfl.runs.RoundInfo`, called after every round: what
-    they return, as a mapping from names to a number or one per user, is added to the history;
-    :class:`ucfl.StopRun` ends the run with that round.
-
-    A user whose model becomes NaN or infinite is named, and is absent from that round on (``drop``;
-    its accuracies are NaN then), or ends the run (``stop``); the rounds before are kept.
-
-    Under ``torchrun`` each process trains its share of the users; the first one writes the run.
+    Example:
+        >>> import numpy as np, ucfl
+        >>> rng = np.random.default_rng(0)
+        >>> pairs = [(rng.normal(size=(30, 4)), rng.integers(0, 2, 30)) for _ in range(3)]
+        >>> users = ucfl.Users.from_arrays(pairs, names=["anna", "ben", "carla"])
+        >>> small = ucfl.Scenario(name="small", model="mlp", lr=0.05, batch=8, rounds=2)
+        >>> run = ucfl.run(small, "fedavg", users=users, out="runs/small")
+        >>> run.per_user("test_accuracy").shape  # rounds 0 to 2, three users
+        (3, 3)
+        >>> run.model("ben")(users.test.inputs[1]).shape
+        torch.Size([3, 2])
     """
     found, given = asked_for(
         scenario, rounds=rounds, model=model, objective=objective, participation=participation

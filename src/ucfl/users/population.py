@@ -192,10 +192,26 @@ class Users:
 
         Targets in whole numbers are classes, numbered from 0 (sequences of them may have
         positions that do not count, -100); texts and other labels become classes in their order,
-        and ``class_names`` says which; floating-point targets are numbers. Where neither
-        ``validation`` nor ``test`` is given, a share ``held_out`` (a fifth, if none) of every
-        user's data is kept back and halved into the two (see
-        :func:`ucfl.users.partition.hold_out`).
+        and ``class_names`` says which; floating-point targets are numbers.
+
+        Args:
+            train: One pair per user.
+            validation: The same, to choose a round by.
+            test: The same, to report.
+            classes: How many there are, where the targets do not show it.
+            groups: Every user's true group, where one is known.
+            names: Every user's name; numbers, if none.
+            source: Where the data is from, in words.
+            held_out: Where neither ``validation`` nor ``test`` is given, this share (a fifth, if
+                none) of every user's data is kept back and halved into the two (see
+                :func:`ucfl.users.partition.hold_out`).
+            seed: Decides which examples are kept back.
+
+        Example:
+            >>> import numpy as np, ucfl
+            >>> x, y = np.zeros((10, 4)), ["ill", "well"] * 5
+            >>> ucfl.Users.from_arrays([(x, y), (x, y)], names=["anna", "ben"]).class_names
+            ('ill', 'well')
         """
         names = numbered_names(len(train)) if names is None else checked_names(names)
         if not train:
@@ -253,8 +269,18 @@ class Users:
     ) -> Users:
         """Users from a pandas DataFrame: a column names each row's user, another is the target.
 
-        Models see the columns ``inputs``, or all others; further options are those of
-        :meth:`from_arrays`.
+        Args:
+            frame: A row for each example.
+            user: The column that names whose example it is.
+            target: The column to learn.
+            inputs: The columns that models see; all others, if none.
+            options: Those of :meth:`from_arrays`.
+
+        Example:
+            >>> import pandas as pd, ucfl
+            >>> rows = {"user": ["a"] * 10 + ["b"] * 10, "age": range(20), "label": [0, 1] * 10}
+            >>> ucfl.Users.from_frame(pd.DataFrame(rows)).names
+            ('a', 'b')
         """
         pairs, names = frame_pairs(frame, user, target, inputs)
         return cls.from_arrays(pairs, **{"names": names, "source": "a data frame", **options})
@@ -281,12 +307,26 @@ class Users:
     ) -> Users:
         """Users from a folder with one ``.npz`` file each, or one ``.csv`` file each.
 
-        A ``.csv`` file has a line of column names; the column ``target`` is to be learnt (if none
-        is given, the one that is called target, label, class or y), the others are the inputs. An
+        A ``.csv`` file has a line of column names; the others but the target are the inputs. An
         ``.npz`` file holds ``x`` and ``y`` (held-out data is then split off), or ``x_train``,
         ``y_train`` and optionally the same for ``validation`` and ``test``; a scalar ``group``
-        names the user's true group where one is known. ``numbers``: targets in whole numbers are
-        amounts, and no classes.
+        names the user's true group where one is known.
+
+        Args:
+            folder: The files' names are the users' names.
+            target: The column to learn; if none, the one called target, label, class or y.
+            numbers: Targets in whole numbers are amounts, and no classes.
+            held_out: The share to keep back, as in :meth:`from_arrays`.
+            seed: Decides which examples are kept back.
+
+        Example:
+            >>> import pathlib, ucfl
+            >>> pathlib.Path("hospitals").mkdir()
+            >>> for name in ("north", "south"):
+            ...     lines = ["age,label"] + [f"{age},{age % 2}" for age in range(20, 40)]
+            ...     _ = pathlib.Path(f"hospitals/{name}.csv").write_text("\\n".join(lines))
+            >>> ucfl.Users.from_folder("hospitals").names
+            ('north', 'south')
         """
         found = read_folder(Path(folder), target, numbers=numbers)
         return cls.from_arrays(

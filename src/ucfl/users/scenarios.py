@@ -123,7 +123,16 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 def find(name: str) -> Scenario:
-    """A scenario by its name, read from a TOML file, or made of a folder with a file per user."""
+    """A scenario by its name, read from a TOML file, or made of a folder with a file per user.
+
+    Args:
+        name: The name, the ``.toml`` file or the folder.
+
+    Example:
+        >>> import ucfl
+        >>> ucfl.users.find("rotated-mnist").change({"users": 8}).users
+        8
+    """
     if name in SCENARIOS:
         return SCENARIOS[name]
     if name.endswith(".toml"):

@@ -6,6 +6,9 @@ function showHead() {
     `${plural(story.users, "user")} · ${plural(methods.length, "method")} · ${plural(story.rounds, "round")} · ${story.seeds.length === 1 ? `seed ${story.seeds[0]}` : seedCount}${story.scenario.description ? ` · ${story.scenario.description}` : ""}`;
   find("answer").textContent = story.answer[0];
   find("rest").textContent = story.answer.slice(1).join(" ");
+  find("rounds-hint").textContent =
+    (methods.length > 1 ? "Switch methods on and off. " : "") +
+    "Hover over the chart, or focus it and use the arrow keys, to read values.";
   const best = byLabel(story.chosen),
     base = byLabel("fedavg");
   const tile = (term, value, extra) =>
@@ -15,35 +18,52 @@ function showHead() {
       element("dt", {}, term),
       element("dd", {}, value, extra ? element("small", {}, extra) : null),
     );
-  const over =
-    base && base !== best ? `${signed(best.final.mean - base.final.mean)} against fedavg` : "";
-  const worst =
-    base && base !== best ? `${signed(best.final.worst - base.final.worst)} against fedavg` : "";
+  const pair = story.compared.fedavg;
+  const over = !pair
+    ? ""
+    : pair.shown
+      ? `${signed(gain(best.final.mean, base.final.mean))} against fedavg`
+      : "no difference from fedavg shown";
   const tiles = [
     tile(`mean ${measure.words}`, inUnit(best.final.mean), over),
-    tile("worst user", inUnit(best.final.worst), worst),
+    tile("worst user", inUnit(best.final.worst), fewExamples(best)),
     tile(
       `broadcasts ${isSteady(best) ? "a" : "in the last"} round`,
       short(best.streams),
       `for ${plural(story.users, "user")}`,
     ),
   ];
-  if (base && base !== best) {
-    const time = (method) => {
-      const reached = method.mean.findIndex((value) => isAsGood(value, story.target.value));
-      return reached < 0 ? Infinity : times(method, firstSystem)[reached];
-    };
-    const ratio = time(base) / time(best);
-    if (Number.isFinite(ratio) && ratio > 0)
-      tiles.push(
-        tile(
-          `to fedavg's ${measure.words}, ${Object.keys(story.systems)[0]}`,
-          `${ratio.toFixed(1)}×`,
-          ratio >= 1 ? "sooner than fedavg" : "of fedavg's pace",
-        ),
-      );
-  }
+  if (pair?.shown && pair.mean > 0) tiles.push(...soonest(best, tile));
   find("tiles").append(...tiles);
+}
+
+// A worst user of few test examples may be no worse than unlucky.
+function fewExamples(method) {
+  const found = method.worst_examples;
+  if (!found || found[0] >= 100) return "";
+  const count = found[0] === found[1] ? found[0] : `${found[0]} to ${found[1]}`;
+  return `of only ${count} test example${found[1] === 1 ? "" : "s"}`;
+}
+
+const whole = (time) => (time < 10 ? short(time) : String(Math.round(time)));
+
+// Sooner is said against everything that is there.
+function soonest(best, tile) {
+  const [system, all] = Object.entries(story.race)[0],
+    mine = all[best.label];
+  if (!mine) return []; // never, or as good untrained
+  const others = Object.entries(all).filter(
+    ([label, time]) => label !== best.label && time !== null,
+  );
+  others.sort((a, b) => a[1] - b[1]);
+  const [next, time] = others[0] ?? [null, Infinity];
+  const extra =
+    mine < time
+      ? Number.isFinite(time)
+        ? `${(time / mine).toFixed(1)} times sooner than any other method here`
+        : "no other method here has it"
+      : `${next} is first, after ${whole(time)}`;
+  return [tile(`to fedavg's ${measure.words}, ${system}`, `${whole(mine)} T_dl`, extra)];
 }
 
 function showChips() {

@@ -108,7 +108,7 @@ function showUsers() {
     );
   };
   find("users-table").replaceChildren(
-    element("caption", { class: "unseen" }, "Accuracy of every user in the final round"),
+    element("caption", { class: "unseen" }, `Test ${measure.words} of every user in the final round`),
     element(
       "thead",
       {},
@@ -150,8 +150,8 @@ function showUsers() {
   );
   const fewest = users.test_sizes ? Math.min(...users.test_sizes.filter((size) => size > 0)) : 0;
   find("users-hint").textContent =
-    `Final test ${measure.words}${measure.unit}, seed ${users.seed} (another seed draws other users). ` +
-    (fewest && Number.isFinite(fewest) && measure.name === "accuracy" && users.labelled
+    `Final test ${measure.words}${measure.unit}, seed ${users.seed}${story.redrawn ? " (another seed draws other users)" : ""}. ` +
+    (fewest && fewest < 100 && measure.name === "accuracy" && users.labelled
       ? `With as few as ${plural(fewest, "test example")} a user, one example is worth up to ${short(100 / fewest)} points. `
       : "") +
     (lost.length ? `Under ${focus}, ${lost.join(", and ")}; those who lose most come first.` : "");
