@@ -13,10 +13,10 @@ import pytest
 from runs.test_runs import ucfl_command, write_users
 from ucfl import cli
 from ucfl.cli.common import seeds_from
-from ucfl.cli.listing import _toml
 from ucfl.errors import UcflError
 from ucfl.runs.files import NotWritten
 from ucfl.users import SCENARIOS, find
+from ucfl.users.scenarios import to_toml
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_lists(tmp_path):
 def test_every_scenario_prints_as_a_toml_file_that_gives_it_back(tmp_path):
     for name, scenario in SCENARIOS.items():
         file = tmp_path / f"{name}.toml"
-        file.write_text(_toml(scenario))
+        file.write_text(to_toml(scenario))
         assert find(str(file)) == scenario
 
 

@@ -1,6 +1,7 @@
 """What the documentation says is what the stored results and the code say."""
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -113,3 +114,15 @@ def test_every_link_in_the_pages_leads_somewhere():
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), (page.name, target)
+
+
+def test_the_page_on_deployment_has_the_stored_runs_seconds():
+    spec = importlib.util.spec_from_file_location("times", ROOT / "docs" / "deploy_times.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    result = json.loads((ROOT / "docs" / "results" / "deploy.json").read_text())
+    page = (ROOT / "docs" / "deploy.md").read_text()
+    assert module.table(result) in page
+    assert result["command"] in page
+    names = [name for name, kind in REGISTRY.items() if kind.deployable]
+    assert all(f"`{name}`" in page for name in names)

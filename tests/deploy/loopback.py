@@ -92,10 +92,10 @@ class Loopback:
         self.threads[name] = node, thread
 
     def start_user(self, name: str, users: Users, **options: object) -> User:
-        """A user with its data."""
+        """A user with its data; it equals a plain simulation, unless it is ``reproducible``."""
         place = users.names.index(name)
         store = Store(self.folder / name / "state")
-        user = User(name, users.select([place]), store, reproducible=True, **options)  # type: ignore[arg-type]
+        user = User(name, users.select([place]), store, **options)  # type: ignore[arg-type]
         key = self.folder / name / f"{name}.key"
 
         def answer(node: SuperNode) -> Answer:

@@ -22,6 +22,12 @@ ROUNDS = 4
 
 
 def with_a_late_user(found: Loopback, method: str) -> tuple[Run, Server]:
+    """Trained with it."""
+    server = late_server(found, method)
+    return server.run(resume=False, fresh=False), server
+
+
+def late_server(found: Loopback, method: str, stop_at: int = -1) -> Server:
     """Four users from the start, and a fifth after the first round."""
     users = people(5)
     for name in users.names[:4]:
@@ -35,8 +41,24 @@ def with_a_late_user(found: Loopback, method: str) -> tuple[Run, Server]:
             with found.link.state.changed:
                 assert found.link.state.changed.wait_for(lambda: late in found.link.online(), 30)
 
+        if progress.round == stop_at:
+            raise KeyboardInterrupt
+
     server.on_round = on_round
-    return server.run(resume=False, fresh=False), server
+    return server
+
+
+def simulated(method: str, folder: Path) -> Run:
+    """The four users who are there from the start, without the fifth."""
+    return ucfl.run(
+        SCENARIO,
+        method,
+        rounds=ROUNDS,
+        users=people(5).select(range(4)),
+        out=folder / "alone",
+        device="cpu",
+        plain=True,
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -44,10 +66,7 @@ def test_it_gets_a_simulations_newcomers_place_and_disturbs_nobody(
     method: str, tmp_path: Path
 ) -> None:
     users = people(5)
-    first = users.select(range(4))
-    alone = ucfl.run(
-        SCENARIO, method, rounds=ROUNDS, users=first, out=tmp_path / "alone", device="cpu"
-    )
+    alone = simulated(method, tmp_path)
     with loopback(tmp_path) as found:
         run, _ = with_a_late_user(found, method)
         assert not found.errors
@@ -68,7 +87,7 @@ def test_it_gets_a_simulations_newcomers_place_and_disturbs_nobody(
 def _check_place(method: str, users: ucfl.Users, run: Run, alone: Run) -> None:
     """The newcomer's model is the one that a simulation gives it after the last round."""
     algorithm = algorithms.find(method)
-    fed = federation(SCENARIO, 0, users=users.select(range(4)), device="cpu")
+    fed = federation(SCENARIO, 0, users=users.select(range(4)), device="cpu", plain=True)
     arrivals = fed.of(replace(users.select([4]), newcomers=None))
     theta = algorithm.newcomers(fed, alone.checkpoint.state, arrivals)
     assert theta is not None
@@ -91,3 +110,21 @@ def test_readers_take_the_record_of_a_run_with_late_users(tmp_path: Path) -> Non
     assert weights.weights[4].sum() == pytest.approx(1)
     # A finished run is found finished.
     assert server.run(resume=True, fresh=False).checkpoint.round == ROUNDS
+
+
+def test_a_run_with_a_late_user_goes_on_after_a_stop(tmp_path: Path) -> None:
+    method = "user-centric:streams=2"
+    alone = simulated(method, tmp_path)
+    with loopback(tmp_path) as found:
+        server = late_server(found, method, stop_at=3)
+        with pytest.raises(KeyboardInterrupt):
+            server.run(resume=False, fresh=False)
+        again = found.server(method, 4, rounds=ROUNDS)
+        run = again.run(resume=True, fresh=False)
+        assert not found.errors
+    assert run.users == 5
+    assert run.checkpoint.cohorts[-1].all()
+    assert run.about["sessions"][-1]["after_round"] >= 2
+    for name, values in alone.checkpoint.history.items():
+        found_now = run.checkpoint.history[name][:, :4]
+        torch.testing.assert_close(found_now, values, rtol=0, atol=1e-6)

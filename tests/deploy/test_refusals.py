@@ -29,7 +29,7 @@ Change = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 def dishonest(found: Loopback, name: str, change: Change, of: str) -> None:
     """A registered user whose records of one kind are changed before they are sent."""
     users = people()
-    user = User(name, users.select([name]), Store(found.folder / name / "state"), reproducible=True)
+    user = User(name, users.select([name]), Store(found.folder / name / "state"))
 
     def answer(node: SuperNode) -> Callable[[str, RecordDict], RecordDict]:
         user.ended = node.end

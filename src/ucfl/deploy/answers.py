@@ -25,14 +25,15 @@ class Answers:
         return sum(row.numel() * row.element_size() for row in self.uploads.values())
 
     @property
-    def processor(self) -> float:
-        """Seconds that all users' processes computed since their answers before."""
-        return sum(each.get("processor", 0.0) for each in self.seconds)
+    def processors(self) -> dict[str, float]:
+        """Seconds that all users' processes computed since their answers before; training alone."""
+        words = "processor", "training_processor"
+        return {f"users_{w}": sum(each.get(w, 0.0) for each in self.seconds) for w in words}
 
     @property
     def slowest(self) -> dict[str, float]:
         """Of each kind of a user's work, the longest."""
-        names = {name for each in self.seconds for name in each} - {"processor"}
+        names = {name for each in self.seconds for name in each if "processor" not in name}
         return {name: max(each.get(name, 0.0) for each in self.seconds) for name in sorted(names)}
 
 

@@ -430,7 +430,7 @@ class Server:
                 t,
                 exchange=time.perf_counter() - began,
                 server_processor=time.process_time() - computed,
-                users_processor=answers.processor,
+                **answers.processors,
                 **answers.slowest,
             )
         return answers

@@ -195,7 +195,7 @@ class User:
         self.store.keep(Kept(settings.run, turn.previous, state))
         # One array: each is several requests to the server.
         every = torch.cat([metrics[name] for name in metric_names(fed)])
-        records = {METRICS: record({"values": every})}
+        records, computed = {METRICS: record({"values": every})}, time.process_time()
         if t is None:
             rows = algorithm.models(state)
             self.store.keep_model(fed.module(rows[0]).state_dict())
@@ -208,6 +208,7 @@ class User:
             "finishing": finished - clock,
             "evaluating": evaluated - finished,
             "training": time.perf_counter() - evaluated,
+            "training_processor": time.process_time() - computed,
             "processor": self._processor(),
         }
         return content(Answer(seconds=seconds).model_dump(), **records)
