@@ -132,6 +132,21 @@ def test_the_papers_systems_are_buttons(look, story, runs):
     assert tab.locator("button[data-system][aria-pressed=true]").count() == 0
 
 
+def test_radio_cells_show_their_seconds_and_joules(look, story):
+    tab = look(story)
+    for site in story["cells"]:
+        tab.locator(f"button[data-site={site}]").click()
+        assert site in tab.locator("#radio-words").inner_text()
+        for spent, words in (("joules", "for an energy of"), ("time", "for a time of")):
+            tab.locator(f"button[data-spent={spent}]").click()
+            assert tab.locator("#radio-front th").first.inner_text() == words
+            first, round_ = story["cells"][site]["fronts"][spent][0]
+            row = tab.locator("#radio-front tbody tr").first.inner_text()
+            assert first in row
+            cost = story["cells"][site]["methods"][first][spent][round_]
+            assert f"{cost:.4g}"[:3] in row
+
+
 def test_streams_that_were_not_run_cost_their_time_and_borrow_an_accuracy(look, story, runs):
     tab = look(story)
     tab.locator("#streams").fill("4")
@@ -160,7 +175,7 @@ def test_methods_are_switched_off_and_on(look, story, runs):
     assert len(chips) == 3  # one above each chart
     for chip in chips:
         chip.click()
-        assert [each.get_attribute("aria-pressed") for each in chips] == ["false"] * 2
+        assert [each.get_attribute("aria-pressed") for each in chips] == ["false"] * 3
         assert set(drawn(tab)) == set(drawn(tab, "rounds-chart")) == set(runs) - {"fedavg"}
         assert "fedavg" not in bars(tab)
         chip.press("Enter")

@@ -15,7 +15,7 @@ from ucfl.report import compose, gather, page, tell
 from ucfl.report.answer import method_curve, method_of
 from ucfl.runs import curve, find_runs
 from ucfl.runs.folder import HISTORY
-from ucfl.wireless import SYSTEMS, WirelessSystem
+from ucfl.wireless import SITES, SYSTEMS, WirelessSystem
 
 pytestmark = pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")
 
@@ -42,6 +42,25 @@ def test_times_are_those_of_the_runs_themselves(story, runs):
             assert np.array_equal(mine.mean, theirs.mean)
             for target in (20, float(theirs.mean[2]), 101):
                 assert mine.time_to(target) == pytest.approx(theirs.time_to(target))
+
+
+def test_radio_cells_have_the_runs_own_seconds_joules_and_fronts(story, runs):
+    assert set(story["cells"]) == set(SITES)
+    for name, site in SITES.items():
+        cell = story["cells"][name]
+        for label, each in runs.items():
+            found = cell["methods"][label]
+            assert found["time"] == pytest.approx(curve(each, site).times, rel=1e-5)
+            one = each[0].record
+            spent = site.serving(one.users, one.model_bytes).energy(
+                one.start, one.traffic, one.users, one.audience
+            )
+            assert found["joules"][0] == pytest.approx(spent[0], rel=1e-5)
+            assert found["joules"][-1] > found["joules"][0]
+        for kind in ("time", "joules"):
+            costs = [cell["methods"][label][kind][t] for label, t in cell["fronts"][kind]]
+            assert costs == sorted(costs)
+            assert "oracle" not in {label for label, _ in cell["fronts"][kind]}
 
 
 def test_a_part_of_the_users_is_said_and_timed_as_such(tmp_path):

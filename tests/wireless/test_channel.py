@@ -200,6 +200,15 @@ def test_every_state_is_shadowed_by_its_own_deviation(name):
         assert abs(shadow[members].mean()) < 0.2 * deviation
 
 
+def test_many_users_are_shadowed_in_sectors(monkeypatch):
+    """As many in each state as before, with its deviation; nobody is left without."""
+    monkeypatch.setattr("ucfl.wireless.placement.MOST_TOGETHER", 100)
+    drawn = many("urban-micro", indoor=0.0).placed(4000)
+    assert (drawn.shadowing != 0).all()
+    walled = drawn.shadowing[~drawn.line_of_sight]
+    assert walled.std() == pytest.approx(7.82, rel=0.15)
+
+
 def test_the_worked_example_of_the_page():
     """docs/wireless.md: outdoors in urban-micro, 100 m away, with and without line of sight."""
     site = SITES["urban-micro"]

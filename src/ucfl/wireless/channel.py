@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -153,8 +154,7 @@ def correlated(places: Floats, correlation: float, independent: Floats) -> Float
 
     ``places`` [m, 2] are metres; ``independent`` [m] standard normal draws.
     """
-    apart = np.linalg.norm(places[:, None] - places[None], axis=2)
-    likeness = np.exp(-apart / correlation)
+    likeness = np.exp(-scipy.spatial.distance.cdist(places, places) / correlation)
     # Two users in one place make it singular; a billionth of a dB² keeps it positive definite.
     factor = np.linalg.cholesky(likeness + 1e-9 * np.eye(len(places)))
     found: Floats = factor @ independent

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ucfl.wireless.channel import (
     INSIDE_LOSS,
@@ -18,6 +19,9 @@ from ucfl.wireless.channel import (
 
 #: d_2D-in is the smaller of two uniform draws up to this many metres (TR 38.901, 7.4.3.1).
 DEEPEST = 25.0
+#: Users whose shadowing is drawn together; more are cut into sectors, each drawn for itself: a
+#: covariance of 10,000 users would fill a gigabyte.
+MOST_TOGETHER = 2000
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +165,15 @@ def _shadows(
         (~indoor & ~sees, walled.shadowing, walled.correlation),
     ]
     found, independent = np.zeros(len(distance)), draws.normal(1)
-    for members, deviation, length in states:
-        found[members] = deviation * correlated(places[members], length, independent[members])
+    for chosen, deviation, length in states:
+        for block in _sectors(np.flatnonzero(chosen), angle):
+            found[block] = deviation * correlated(places[block], length, independent[block])
     return found
+
+
+def _sectors(members: NDArray[np.int64], angle: Floats) -> list[NDArray[np.int64]]:
+    """The members together, or, where they are too many, cut by their angles."""
+    if len(members) <= MOST_TOGETHER:
+        return [members]
+    around = members[np.argsort(angle[members], kind="stable")]
+    return np.array_split(around, -(-len(around) // MOST_TOGETHER))

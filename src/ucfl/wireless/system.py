@@ -134,15 +134,16 @@ class System(ABC):
         is as long.
         """
 
+        known: dict[Traffic, float] = {}
+
         def lasts(t: int, traffic: Traffic) -> float:
             draw = None if seed is None else (seed, t)
-            return self._of_round(
-                t,
-                users,
-                audience,
-                present,
-                lambda net, m, heard: net.round_time(traffic, m, heard, draw),
-            )
+
+            def price(net: System, m: int, heard: Audience | None) -> float:
+                return net.round_time(traffic, m, heard, draw)
+
+            alike = known if seed is None else {}
+            return self._of_round(t, traffic, users, audience, present, price, alike)
 
         def waited(t: int, traffic: Traffic) -> float:
             if late is not None and late[t - 1].any():
@@ -166,10 +167,13 @@ class System(ABC):
         NaN where a system knows no power. What late users spend in vain is not counted.
         """
 
+        known: dict[Traffic, float] = {}
+
         def spent(t: int, traffic: Traffic) -> float:
-            return self._of_round(
-                t, users, audience, present, lambda net, m, heard: net.joules(traffic, m, heard)
-            )
+            def price(net: System, m: int, heard: Audience | None) -> float:
+                return net.joules(traffic, m, heard)
+
+            return self._of_round(t, traffic, users, audience, present, price, known)
 
         every = [Traffic(*row) for row in rounds.tolist()]
         return np.cumsum([spent(0, start), *(spent(t, each) for t, each in enumerate(every, 1))])
@@ -177,17 +181,24 @@ class System(ABC):
     def _of_round(
         self,
         t: int,
+        traffic: Traffic,
         users: int,
         audience: Audience | Labels | None,
         present: NDArray[np.bool_] | None,
         price: Callable[[System, int, Audience | None], float],
+        known: dict[Traffic, float],
     ) -> float:
-        """The price of round t for those who took part; before the first round, for everyone."""
+        """The price of round t for those who took part; before the first round, for everyone.
+
+        ``known`` remembers that of rounds with everyone, most of which are alike.
+        """
         listeners = Audience.of(audience)
         if t == 0:  # θ⁰ is for everyone, whatever streams there will be
             return price(self, users, None)
         if present is None or present[t - 1].all():
-            return price(self, users, listeners)
+            if traffic not in known:
+                known[traffic] = price(self, users, listeners)
+            return known[traffic]
         here = present[t - 1]
         if not here.any():
             return 0.0
