@@ -16,12 +16,13 @@ from functools import cache, partial
 from pathlib import Path
 
 from ucfl import paper
-from ucfl.paper import beyond, cells, standings, tables, worst
+from ucfl.paper import beyond, cells, compared, natural, people, standings, tables, worst
 from ucfl.paper.claims import TARGET
 from ucfl.paper.held_out import LAYERED
 from ucfl.paper.items import ADAPTIVE, GENEROUS, ITEMS, OURS
-from ucfl.paper.page import CLAIM_HEADERS, claims_as_text
+from ucfl.paper.page import CLAIM_HEADERS, CSVS, claims_as_text
 from ucfl.paper.printed import COVARIATE_SHIFT
+from ucfl.paper.yardsticks import YARDSTICKS
 from ucfl.runs import curve
 from ucfl.wireless import SYSTEMS
 
@@ -37,6 +38,10 @@ PAGES = [
     ROOT / "docs" / "algorithms" / "adaptive-user-centric.md",
     ROOT / "docs" / "algorithms" / "layered-user-centric.md",
     ROOT / "docs" / "algorithms" / "pfedme.md",
+    ROOT / "docs" / "algorithms" / "fl-hc.md",
+    ROOT / "docs" / "algorithms" / "cfl.md",
+    RESULTS / "natural.md",
+    RESULTS / "yardsticks.md",
     RESULTS / "README.md",
     RESULTS / "held-out.md",
 ]
@@ -313,6 +318,36 @@ def worst_user() -> str:
     return f"{tables.markdown(heads, rows)}\n\n`{stored['command']}`"
 
 
+def of_yardsticks() -> str:
+    """Others' tables, with their sources and what differs."""
+    measured, parts = stored("yardsticks"), []
+    for name, each in YARDSTICKS.items():
+        found = compared.table(name, paper.PAPER, measured)
+        differs = "\n".join(f"- {line}" for line in each.differs)
+        parts.append(
+            f"## {found.title}\n\n{found.markdown()}\n\nPrinted: {each.source}.\n\n"
+            f"What differs:\n\n{differs}"
+        )
+    return "\n\n".join(parts)
+
+
+def of_people(name: str) -> str:
+    """A federation of natural users, and whether personalisation pays."""
+    return people.table(name, paper.PAPER, stored("natural")).markdown()
+
+
+def clusters_alike() -> str:
+    """Methods that cluster, on users that are all alike."""
+    found = json.loads((RESULTS / "clusters-alike.json").read_text())
+    rows = [
+        [row["algorithm"], str(row["seed"]), str(row["clusters"])]
+        + [f"{row[key]:.1f}" for key in ("mean_best", "mean_final")]
+        for row in found["by_seed"]
+    ]
+    heads = ["method", "seed", "clusters at the end", "mean, best", "mean, final"]
+    return f"{tables.markdown(heads, rows)}\n\n`{found['command']}`"
+
+
 def bounds() -> str:
     """What a user weighs itself in the minimiser of Theorem 1, with either complexity."""
     stored = json.loads((RESULTS / "bounds.json").read_text())
@@ -457,6 +492,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "second-look": second_look,
     "last-batch": last_batch,
     "bounds": bounds,
+    "clusters-alike": clusters_alike,
+    "yardsticks": of_yardsticks,
+    **{name: partial(of_people, name) for name in natural.SCENARIOS},
     "pfedme": pfedme,
     "rotated-mnist": rotated_mnist,
     "grid": grid,
@@ -496,6 +534,8 @@ if __name__ == "__main__":
     if "--write" in sys.argv:
         for page in PAGES:
             page.write_text(written(page.read_text()))
+        for name in ("natural", "yardsticks"):
+            (RESULTS / f"{name}.csv").write_text(CSVS[name](paper.PAPER, paper.Store(RESULTS)))
     else:
         for table in TABLES.values():
             print(table(), end="\n\n")
