@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from ucfl import paper
 from ucfl.paper import beyond, cells, compared, natural, people, standings, tables, worst
@@ -35,6 +36,7 @@ PAGES = [
     ROOT / "docs" / "speed.md",
     ROOT / "docs" / "last-batch.md",
     ROOT / "docs" / "equations.md",
+    ROOT / "docs" / "compression.md",
     ROOT / "docs" / "algorithms" / "adaptive-user-centric.md",
     ROOT / "docs" / "algorithms" / "layered-user-centric.md",
     ROOT / "docs" / "algorithms" / "pfedme.md",
@@ -394,6 +396,34 @@ def last_batch() -> str:
     return tables.markdown([*heads, "worst user, best", "worst user, final"], sorted(rows))
 
 
+def compression() -> str:
+    """Accuracy with compressed links beside that without, over the seeds that both have."""
+    found: dict[tuple[str, str, str, str], dict[int, dict[str, Any]]] = {}
+    for file in sorted(BENCHMARKS.glob("compression-*.json")):
+        for row in json.loads(file.read_text()):
+            scenario = f"{row['scenario']} ({row['rounds']} rounds)"
+            key = scenario, row["algorithm"], row["uplink"], row["downlink"]
+            found.setdefault(key, {})[row["seed"]] = row
+    heads = ["scenario", "algorithm", "uplink", "downlink", "seeds", "up", "down"]
+    heads += ["mean, best", "mean, final", "change", "worst user, final"]
+    lines = []
+    for key, each in found.items():
+        first, whole = next(iter(each.values())), found[(*key[:2], "none", "none")]
+        paired = [
+            row["mean"]["final"] - whole[seed]["mean"]["final"]
+            for seed, row in each.items()
+            if seed in whole
+        ]
+        figures = [
+            str(tables.Spread.over([row[who][when] for row in each.values()]))
+            for who, when in (("mean", "best"), ("mean", "final"), ("worst", "final"))
+        ]
+        change = "" if key[2:] == ("none", "none") else f"{sum(paired) / len(paired):+.1f}"
+        sent = [f"{first['models_up']:.3f}", f"{first['models_down']:.3f}"]
+        lines.append([*key, str(len(each)), *sent, *figures[:2], change, figures[2]])
+    return tables.markdown(heads, lines)
+
+
 def benchmark(name: str, columns: dict[str, str]) -> Callable[[], str]:
     """Some columns of a stored benchmark, and the machine that it ran on."""
 
@@ -496,6 +526,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "yardsticks": of_yardsticks,
     **{name: partial(of_people, name) for name in natural.SCENARIOS},
     "pfedme": pfedme,
+    "compression": compression,
     "rotated-mnist": rotated_mnist,
     "grid": grid,
     "on-air": on_air,
