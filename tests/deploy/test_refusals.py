@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -117,6 +118,23 @@ def test_another_model_an_unregistered_key_and_no_tls_are_refused(
     assert "refused: a client without TLS" in caplog.text
     assert "the server trains 'mlp', and user-03 has 'logistic'" in caplog.text
     assert run.checkpoint.cohorts.tolist() == [[True, True, True, False]] * 2
+
+
+def test_a_registered_key_is_no_use_without_its_private_part(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who shows another's public key, and signs with its own, is nobody."""
+    with loopback(tmp_path) as found, caplog.at_level(logging.INFO, "ucfl.deploy"):
+        theirs = found.node(found.key("ada"))
+        mine = found.node(found.key("mallory", registered=False))
+        mine._public = theirs._public
+        signing = mine._client._interceptors[1]
+        signing._public_key_bytes = theirs._public
+        threading.Timer(10, mine.end).start()  # or it would be served for ever
+        with pytest.raises(UcflError, match="refuses this user's key"):
+            mine.serve(lambda kind, asked: asked, 5.0, lambda text: None)
+        assert not found.link.online()
+    assert "refused: /v1/fleet/activate-node from 127.0.0.1 (HTTP 401)" in caplog.text
 
 
 def test_a_name_that_is_not_the_keys_is_refused(

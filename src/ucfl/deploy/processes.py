@@ -80,6 +80,10 @@ def serve(
     plan.check()
     host, port = address_of(address)
     read_secret(certificates / KEY)  # that nobody else can read it
+    if not read_public_keys(keys):
+        raise UcflError(
+            f"{keys} holds no user's NAME.pub; make keys with ucfl deploy key, and put them there."
+        )
     link = SuperLink()
     server = Server(plan, link, lambda: read_public_keys(keys), folder, on_round, on_note)
     server.register()  # before anybody is answered

@@ -408,7 +408,7 @@ class Server:
                     described = len(self.roster.members)
             self._tell(point)
             kept = time.perf_counter()
-            if answers.present:
+            if answers.present or answers.diverged:
                 point = self._mixed(point, answers)
             self.ledger.took(t, storing=kept - clock, mixing=time.perf_counter() - kept)
 
@@ -481,14 +481,13 @@ class Server:
                 wanted[answer.needs].add(reply.user)
                 log.info("%s asks for the %s", reply.user, answer.needs)
                 return
-            if answer.diverged:
-                answers.diverged.append(user)
-                return
             names = metric_names(self.fed)
             values = tensors_of(found, METRICS).get("values", torch.zeros(0))
             if values.shape != (len(names),) or values.dtype != torch.float32:
                 raise Refused("its metrics are not those that were asked for")
-            if training:
+            if answer.diverged:
+                answers.diverged.append(user)
+            elif training:
                 self._take_upload(user, found, answers)
             answers.metrics[user] = dict(zip(names, values.tolist(), strict=True))
             answers.seconds.append(answer.seconds)
