@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ucfl.deploy.contact import Plan
 from ucfl.deploy.keeping import Store
 from ucfl.deploy.secret_files import (
     AUTHORITY,
@@ -29,7 +30,7 @@ from ucfl.deploy.secret_files import (
     read_public_keys,
     read_secret,
 )
-from ucfl.deploy.server import Plan, Server
+from ucfl.deploy.server import Server
 from ucfl.deploy.superlink import SuperLink
 from ucfl.deploy.supernode import SuperNode
 from ucfl.deploy.user import User
