@@ -20,6 +20,7 @@ from deploy.loopback import SCENARIO, Loopback, loopback, people
 from ucfl.deploy.contents import call_of, content, record, tensors_of
 from ucfl.deploy.keeping import Store
 from ucfl.deploy.protocol import MEASURED, METRICS, ROUND, UPLOAD
+from ucfl.deploy.superlink import SuperLink
 from ucfl.deploy.supernode import SuperNode
 from ucfl.deploy.user import User
 from ucfl.errors import UcflError
@@ -179,3 +180,16 @@ def test_code_that_the_server_names_is_not_run(tmp_path: Path) -> None:
         user.answer("query.shell", turn())
     with pytest.raises(UcflError, match="cannot use the server's message"):
         user.answer(ROUND, content({"round": 1}))
+
+
+def test_what_several_users_are_sent_is_held_once() -> None:
+    link = SuperLink()
+    for user in ("a", "b", "c", "d"):
+        link.register(user, user.encode())
+        assert link.state.activate_node(link.nodes[user], 30.0)
+    shared = record({"columns": torch.rand(10_000)})
+    link.send({user: content({"to": user}, stream=shared) for user in link.nodes}, ROUND, 60.0)
+    held = sum(len(entry.content) for entry in link.state.object_store.store.values())
+    assert 40_000 <= held < 50_000
+    assert list(link.replies(0.0)) == []  # nobody answers: all is taken back
+    assert not len(link.state.object_store)
