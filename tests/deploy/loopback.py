@@ -12,6 +12,7 @@ import numpy as np
 from flwr.app import RecordDict
 
 from ucfl import algorithms
+from ucfl.deploy.contact import Plan
 from ucfl.deploy.keeping import Store
 from ucfl.deploy.processes import quieten
 from ucfl.deploy.secret_files import (
@@ -23,7 +24,7 @@ from ucfl.deploy.secret_files import (
     read_key,
     read_public_keys,
 )
-from ucfl.deploy.server import Plan, Server
+from ucfl.deploy.server import Server
 from ucfl.deploy.superlink import SuperLink
 from ucfl.deploy.supernode import Answer, SuperNode
 from ucfl.deploy.user import User

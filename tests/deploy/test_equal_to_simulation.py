@@ -88,6 +88,25 @@ def test_cohorts_are_the_simulations(method: str, tmp_path: Path) -> None:
     assert torch.equal(run.checkpoint.traffic, alone.checkpoint.traffic)
 
 
+def test_a_user_who_diverges_is_left_out_as_in_a_simulation(tmp_path: Path) -> None:
+    users = people()
+    inputs = users.train.inputs.clone()
+    inputs[3] *= 1e30
+    users = users.with_train(inputs, users.train.targets)
+    alone = ucfl.run(
+        SCENARIO, "fedavg", users=users, out=tmp_path / "alone", device="cpu", plain=True
+    )
+    with loopback(tmp_path) as found:
+        for name in users.names:
+            found.start_user(name, users)
+        run = found.train("fedavg", len(users))
+    assert run.dropped == alone.dropped == {3: 1}
+    assert torch.equal(run.checkpoint.cohorts, alone.checkpoint.cohorts)
+    for name, values in alone.checkpoint.history.items():
+        found_now = run.checkpoint.history[name]
+        torch.testing.assert_close(found_now, values, rtol=0, atol=1e-6, equal_nan=True)
+
+
 @pytest.mark.parametrize("method", ["user-centric:streams=2", "ditto"])
 def test_a_round_goes_on_without_a_straggler_who_takes_part_again(
     method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

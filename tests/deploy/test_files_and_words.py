@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import torch
 
 pytest.importorskip("flwr")
 
+import ucfl
 from deploy.loopback import people
 from ucfl.deploy import contents
 from ucfl.deploy.contents import Refused
@@ -136,56 +138,75 @@ def test_nothing_calls_home() -> None:
     assert json.loads(found.stdout) == ["0", "1", "1"]
 
 
+@pytest.fixture
+def command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """A command in this process: its exit code, and what it said in one line."""
+    from ucfl.cli import main
+
+    def called(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["ucfl", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), " ".join(f"{said.out} {said.err}".split())
+
+    return called
+
+
+Command = Callable[..., tuple[int, str]]
+
+
 def test_without_flower_one_sentence_says_how_to_install_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *_: None if name == "flwr" else real(name)
     )
-    from ucfl.cli import main
-
-    monkeypatch.setattr(sys, "argv", ["ucfl", "deploy", "demo"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    assert "pip install 'ucfl[flower]'" in " ".join(capsys.readouterr().err.split())
+    code, said = command("deploy", "demo")
+    assert code == 2
+    assert "pip install 'ucfl[flower]'" in said
 
 
-def test_the_demo_is_one_command(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    words = ["--algorithm", "user-centric:streams=2", "--users", "4", "--rounds", "2"]
-    found = ucfl_command(
-        "deploy", "demo", *words, "--set", "points=400", "--out", str(out), "--json"
-    )
+def test_the_demo_is_one_command(command: Command, tmp_path: Path) -> None:
+    out, method = tmp_path / "run", "user-centric:streams=2"
+    words = ["deploy", "demo", "--algorithm", method, "--users", "4", "--rounds", "2"]
+    found = ucfl_command(*words, "--set", "points=400", "--out", str(out), "--json")
     assert found.returncode == 0, found.stderr
     result = json.loads(found.stdout)
-    assert result["rounds"] == 2
-    row = result["algorithms"]["user-centric:streams=2"]
-    assert row["traffic"]["down"] == 2
-    alone = ucfl_command(
-        "compare", "--algorithms", words[1], "--rounds", "2", "--set", "points=400",
-        "--set", "users=4", "--out", str(tmp_path / "alone"), "--json",
-    )  # fmt: skip
-    expected = json.loads(alone.stdout)
+    scenario = ucfl.users.find("rotated-mnist").change({"points": 400, "users": 4, "rounds": 2})
+    expected = ucfl.compare(scenario, [method], out=tmp_path / "alone", device="cpu").to_json()
     assert set(result) == set(expected)
-    theirs = expected["algorithms"][words[1]]
+    assert result["rounds"] == 2
+    row, theirs = (one["algorithms"][method] for one in (result, expected))
     assert row.keys() == theirs.keys()
+    assert row["traffic"] == theirs["traffic"]
     for who in ("mean", "worst"):
         assert row[who] == pytest.approx(theirs[who], abs=0.1)
-    told = ucfl_command("report", str(out), "--text")
-    assert "deploy demo --algorithm user-centric:streams=2" in " ".join(told.stdout.split())
-    watched = ucfl_command("watch", str(out))
-    assert "round 2/2" in watched.stderr
-    models = ucfl_command("export", "models", str(out), "--to", str(tmp_path / "models"))
-    assert models.returncode == 2
-    assert "machines of their own" in models.stderr
-    again = ucfl_command("deploy", "demo", "--out", str(out))
-    assert again.returncode == 2
-    assert "--fresh" in again.stderr
+    assert f"deploy demo --algorithm {method}" in command("report", str(out), "--text")[1]
+    assert "round 2/2" in command("watch", str(out))[1]
+    code, said = command("export", "models", str(out), "--to", str(tmp_path / "models"))
+    assert code == 2
+    assert "machines of their own" in said
+    code, said = command("deploy", "demo", "--out", str(out))
+    assert code == 2
+    assert "--fresh" in said
 
 
-def test_methods_that_cannot_be_deployed_are_named(tmp_path: Path) -> None:
-    found = ucfl_command("deploy", "demo", "--algorithm", "scaffold", "--out", str(tmp_path / "r"))
-    assert found.returncode == 2
-    assert "scaffold cannot be deployed" in found.stderr
+def test_mistakes_are_one_sentence(command: Command, tmp_path: Path) -> None:
+    out = ("--out", str(tmp_path / "run"))
+    code, said = command("deploy", "demo", "--algorithm", "scaffold", *out)
+    assert (code, "scaffold cannot be deployed" in said) == (2, True)
+    certificates = tmp_path / "certificates"
+    code, said = command("deploy", "server", "--certificates", str(certificates), *out)
+    assert (code, "see docs/deploy.md" in said) == (2, True)
+    make_certificates(certificates, ["127.0.0.1"])
+    given = ("--certificates", str(certificates), "--keys", str(tmp_path / "keys"))
+    code, said = command("deploy", "server", *given, *out)
+    assert (code, "holds no user's NAME.pub" in said) == (2, True)
+    code, said = command(
+        "deploy", "server", *given, "--set", "deadline=30", "--set", "system=wired", *out
+    )
+    assert (code, "give --deadline in seconds" in said) == (2, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from deploy.loopback import SCENARIO, Loopback, loopback, people
 from ucfl.deploy.contents import call_of, content, record, tensors_of
 from ucfl.deploy.keeping import Store
 from ucfl.deploy.protocol import MEASURED, METRICS, ROUND, UPLOAD
+from ucfl.deploy.superlink import SuperLink
 from ucfl.deploy.supernode import SuperNode
 from ucfl.deploy.user import User
 from ucfl.errors import UcflError
@@ -119,6 +121,23 @@ def test_another_model_an_unregistered_key_and_no_tls_are_refused(
     assert run.checkpoint.cohorts.tolist() == [[True, True, True, False]] * 2
 
 
+def test_a_registered_key_is_no_use_without_its_private_part(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who shows another's public key, and signs with its own, is nobody."""
+    with loopback(tmp_path) as found, caplog.at_level(logging.INFO, "ucfl.deploy"):
+        theirs = found.node(found.key("ada"))
+        mine = found.node(found.key("mallory", registered=False))
+        mine._public = theirs._public
+        signing = mine._client._interceptors[1]
+        signing._public_key_bytes = theirs._public
+        threading.Timer(10, mine.end).start()  # or it would be served for ever
+        with pytest.raises(UcflError, match="refuses this user's key"):
+            mine.serve(lambda kind, asked: asked, 5.0, lambda text: None)
+        assert not found.link.online()
+    assert "refused: /v1/fleet/activate-node from 127.0.0.1 (HTTP 401)" in caplog.text
+
+
 def test_a_name_that_is_not_the_keys_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -161,3 +180,16 @@ def test_code_that_the_server_names_is_not_run(tmp_path: Path) -> None:
         user.answer("query.shell", turn())
     with pytest.raises(UcflError, match="cannot use the server's message"):
         user.answer(ROUND, content({"round": 1}))
+
+
+def test_what_several_users_are_sent_is_held_once() -> None:
+    link = SuperLink()
+    for user in ("a", "b", "c", "d"):
+        link.register(user, user.encode())
+        assert link.state.activate_node(link.nodes[user], 30.0)
+    shared = record({"columns": torch.rand(10_000)})
+    link.send({user: content({"to": user}, stream=shared) for user in link.nodes}, ROUND, 60.0)
+    held = sum(len(entry.content) for entry in link.state.object_store.store.values())
+    assert 40_000 <= held < 50_000
+    assert list(link.replies(0.0)) == []  # nobody answers: all is taken back
+    assert not len(link.state.object_store)

@@ -108,8 +108,8 @@ def server_command(
     as_json: Json = False,
 ) -> None:
     """Wait for users, train with them, and keep the run."""
+    from ucfl.deploy.contact import Plan
     from ucfl.deploy.processes import serve, start_logging
-    from ucfl.deploy.server import Plan
 
     start_logging()
     if drawn is not None:  # the record says how to repeat it, and its files are gone then

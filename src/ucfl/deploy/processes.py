@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ucfl.deploy.contact import Plan
 from ucfl.deploy.keeping import Store
 from ucfl.deploy.secret_files import (
     AUTHORITY,
@@ -29,7 +30,7 @@ from ucfl.deploy.secret_files import (
     read_public_keys,
     read_secret,
 )
-from ucfl.deploy.server import Plan, Server
+from ucfl.deploy.server import Server
 from ucfl.deploy.superlink import SuperLink
 from ucfl.deploy.supernode import SuperNode
 from ucfl.deploy.user import User
@@ -80,6 +81,10 @@ def serve(
     plan.check()
     host, port = address_of(address)
     read_secret(certificates / KEY)  # that nobody else can read it
+    if not read_public_keys(keys):
+        raise UcflError(
+            f"{keys} holds no user's NAME.pub; make keys with ucfl deploy key, and put them there."
+        )
     link = SuperLink()
     server = Server(plan, link, lambda: read_public_keys(keys), folder, on_round, on_note)
     server.register()  # before anybody is answered

@@ -10,9 +10,8 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
-from pathlib import Path
 
 import torch
 from flwr.app import RecordDict
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from ucfl.algorithms import Algorithm
 from ucfl.deploy.answers import Answers, Ledger
+from ucfl.deploy.contact import Contact, content_of
 from ucfl.deploy.contents import Refused, call_of, checked, content, record, size, tensors_of
 from ucfl.deploy.mixed import Broadcast, after_round, begin_of, seen, server_state, with_one_more
 from ucfl.deploy.protocol import (
@@ -28,22 +28,20 @@ from ucfl.deploy.protocol import (
     COLLABORATE,
     END,
     INITIAL,
-    JOIN,
     MEASURED,
     METRICS,
     ROUND,
     UPLOAD,
     Answer,
-    Joined,
     Settings,
     Turn,
     said,
 )
 from ucfl.deploy.roster import AtServer, Elsewhere, Member, Roster
-from ucfl.deploy.superlink import Reply, SuperLink, mark
+from ucfl.deploy.superlink import Reply
 from ucfl.deploy.user import checksum, metric_names
 from ucfl.errors import UcflError, unreadable
-from ucfl.federation import Architecture, Federation, Links
+from ucfl.federation import Architecture, Federation
 from ucfl.runs import stopping
 from ucfl.runs.building import federation
 from ucfl.runs.checkpoint import Checkpoint, before
@@ -53,8 +51,7 @@ from ucfl.runs.deployment import BETWEEN_MACHINES
 from ucfl.runs.files import write_atomically
 from ucfl.runs.folder import Run
 from ucfl.runs.keep import checkpoint_file, keep_anywhere, keep_or_go_on
-from ucfl.runs.loop import OnNote, Stopped
-from ucfl.runs.progress import OnRound, Progress
+from ucfl.runs.progress import Progress
 from ucfl.runs.provenance import measures, write_configuration
 from ucfl.users import Scenario
 from ucfl.users.effects import OF_USERS
@@ -64,59 +61,19 @@ from ucfl.wireless import Traffic
 log = logging.getLogger("ucfl.deploy")
 #: What users sent before the first round, for who comes later and for a restart.
 COLLABORATION = "collaboration.safetensors"
-#: Seconds that a user has to say who it is.
-JOINING = 60.0
 CPU = torch.device("cpu")
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is trained, by whom, and how long users are waited for."""
-
-    scenario: Scenario
-    algorithm: Algorithm
-    seed: int
-    users: int
-    deadline: float
-    patience: float = 3600.0
-    own_data: bool = True
-
-    def check(self) -> None:
-        """Raise where the algorithm needs all users in one place."""
-        if not self.algorithm.deployable:
-            raise UcflError(
-                f"{self.algorithm.name} cannot be deployed: its rounds exchange more than a row of "
-                "each user; choose layered-user-centric, user-centric, fedavg, fedprox or ditto."
-            )
-        if Links.of(self.scenario.uplink, self.scenario.downlink) != Links():
-            raise UcflError(
-                "compressed links are simulated only; leave uplink and downlink at none to deploy."
-            )
-        if self.scenario.deadline:
-            raise UcflError(
-                "the scenario's deadline is one of a simulated network; leave it out, and give "
-                "--deadline in seconds."
-            )
-
-
 @dataclass
-class Server:
-    """One run between machines. ``keys`` gives the public keys of who may take part, by name."""
+class Server(Contact):
+    """One run between machines."""
 
-    plan: Plan
-    link: SuperLink
-    keys: Callable[[], Mapping[str, bytes]]
-    folder: Path
-    on_round: OnRound | None = None
-    on_note: OnNote | None = None
     roster: Roster = field(init=False)
     fed: Federation = field(init=False)
     ledger: Ledger = field(default_factory=Ledger, init=False)
     scenario: Scenario = field(init=False)
     users: Elsewhere = field(init=False)
     _mixes: bool = field(default=True, init=False)
-    _refused: set[str] = field(default_factory=set, init=False)
-    _silent: dict[str, float] = field(default_factory=dict, init=False)
     _needs_state: set[str] = field(default_factory=set, init=False)
     _needs_initial: set[str] = field(default_factory=set, init=False)
 
@@ -127,7 +84,7 @@ class Server:
         self.plan.check()
         with stopping.between_rounds():
             known = self._known(resume=resume)
-            self.roster = known or self._gathered(Roster(secrets.token_hex(8), ()))
+            self.roster = known or self.gathered(Roster(secrets.token_hex(8), ()))
             self._federate()
             configuration = self._configuration()
             with claimed(
@@ -195,47 +152,15 @@ class Server:
 
     # -- who is there -----------------------------------------------------------------------
 
-    def register(self) -> None:
-        """Let in whose key is there; keys may be added while the server runs."""
-        for name, key in self.keys().items():
-            if name not in self.link.nodes:
-                self.link.register(name, key)
-                log.info("registered: %s (%s)", name, mark(key))
-
-    def _gathered(self, roster: Roster) -> Roster:
-        """The roster of the users that are waited for, in the order of their names."""
-        until = time.monotonic() + self.plan.patience
-        joined: dict[str, Joined] = {}
-        self._note(f"waiting for {self.plan.users} users")
-        while len(joined) < self.plan.users:
-            self._check_stop(0)
-            self.register()
-            new = self.link.online() - set(joined) - self._refused
-            for about in self._asked_to_join(new, roster):
-                joined[about.name] = about
-                first = Member(next(iter(joined.values())))
-                roster = replace(roster, members=(first,))
-                self._note(f"{about.name} has joined ({len(joined)} of {self.plan.users})")
-            if time.monotonic() > until:
-                raise UcflError(
-                    f"{len(joined)} of {self.plan.users} users have come in "
-                    f"{self.plan.patience:.0f} seconds; see the log for who was refused, or wait "
-                    "for fewer with --users."
-                )
-            if not new:
-                self._wait()
-        chosen = sorted(joined)[: self.plan.users]
-        return replace(roster, members=tuple(Member(joined[name]) for name in chosen))
-
     def _rejoined(self) -> None:
         """After a restart: wait until everybody is there again, or for as long as a round."""
         until = time.monotonic() + self.plan.deadline
         waited = set(self.roster.names)
         while waited and time.monotonic() < until:
-            self._check_stop(0)
+            self.check_stop(0)
             self.register()
             here = self.link.online() & waited
-            for about in self._asked_to_join(here, replace(self.roster, members=())):
+            for about in self.asked_to_join(here, replace(self.roster, members=())):
                 waited.discard(about.name)
                 if about.held is None or about.held.run != self.roster.run:
                     self._needs_state.add(about.name)
@@ -243,31 +168,9 @@ class Server:
                 if known.checksum != about.checksum:
                     log.warning("%s has other data than when it joined", about.name)
             if not here:
-                self._wait()
+                self.wait()
         for name in sorted(waited):
             log.warning("%s is not back yet; the run goes on without it", name)
-
-    def _asked_to_join(self, names: set[str], roster: Roster) -> list[Joined]:
-        """Who these users are; those whose answer does not fit are refused, with a line each."""
-        found = []
-        for reply in self._exchange({name: content({}) for name in names}, JOIN, JOINING):
-            try:
-                about = said(Joined, call_of(_content(reply)))
-                if about.name != reply.user:
-                    raise Refused(
-                        f"it calls itself {about.name[:64]!r}, and its key is that of {reply.user}"
-                    )
-                roster.check(about)
-                found.append(about)
-            except Refused as error:
-                self._refuse(reply.user, error)
-                self._refused.add(reply.user)
-        return found
-
-    def _wait(self) -> None:
-        """Until something changes at the nodes, for a moment."""
-        with self.link.state.changed:
-            self.link.state.changed.wait(0.5)
 
     # -- before the first round -------------------------------------------------------------
 
@@ -285,14 +188,14 @@ class Server:
             self._keep_measurements(ours)
         state = algorithm.begun(self.fed, ours)
         if text := algorithm.describe(state):
-            self._note(f"{algorithm.label}: {text}")
+            self.note(f"{algorithm.label}: {text}")
         self._needs_state |= set(self.roster.names)
         kept = server_state(algorithm, self.fed, state)
         return Checkpoint(0, 0.0, kept, {}, torch.zeros(0, 3, dtype=torch.float64))
 
     def _leave_out_refused(self) -> None:
         """The run without users whose measurements could not be used."""
-        members = tuple(m for m in self.roster.members if m.name not in self._refused)
+        members = tuple(m for m in self.roster.members if m.name not in self.refused)
         if members != self.roster.members:
             self.roster = replace(self.roster, members=members)
             self._federate()
@@ -323,26 +226,26 @@ class Server:
         initial = record({"row": self.fed.rows.initial})
         found: dict[str, dict[str, Tensor]] = {}
         until = time.monotonic() + self.plan.patience
-        while missing := set(names) - set(found) - self._refused:
-            self._check_stop(0)
+        while missing := set(names) - set(found) - self.refused:
+            self.check_stop(0)
             asked = {
                 name: content(self._settings(name).model_dump(), **{INITIAL: initial})
                 for name in missing & self.link.online()
             }
-            for reply in self._exchange(asked, COLLABORATE, self.plan.deadline):
+            for reply in self.exchange(asked, COLLABORATE, self.plan.deadline):
                 try:
-                    sent = tensors_of(_content(reply), MEASURED)
+                    sent = tensors_of(content_of(reply), MEASURED)
                     found[reply.user] = self._checked_measurements(sent, found)
                 except Refused as error:
-                    self._refuse(reply.user, error)
-                    self._refused.add(reply.user)
+                    self.refuse(reply.user, error)
+                    self.refused.add(reply.user)
             if time.monotonic() > until:
                 some = ", ".join(sorted(set(names) - set(found))[:3])
                 raise UcflError(
                     f"the collaboration round lacks {some}; see the log, and start again."
                 )
             if not asked:
-                self._wait()
+                self.wait()
         if not found:
             raise UcflError("no user's measurements can be used; see the log for why.")
         names = [name for name in names if name in found]
@@ -387,13 +290,13 @@ class Server:
         described = len(self.roster.members)
         self.ledger.only_until(point.round)
         while True:
-            self._check_stop(stored)
+            self.check_stop(stored)
             point = self._with_late_users(point)
             t = point.round + 1
             answers = self._turn(point, None if t > rounds else t)
             if not answers.metrics:
                 log.warning("nobody answered after round %d; users are asked again", point.round)
-                self._wait()
+                self.wait()
                 continue
             clock = time.perf_counter()
             point = replace(self._evaluated(point, answers), seconds=clock - began)
@@ -412,7 +315,7 @@ class Server:
                     described = len(self.roster.members)
             self._tell(point)
             kept = time.perf_counter()
-            if answers.present:
+            if answers.present or answers.diverged:
                 point = self._mixed(point, answers)
             self.ledger.took(t, storing=kept - clock, mixing=time.perf_counter() - kept)
 
@@ -422,7 +325,7 @@ class Server:
         asked, broadcast = self._questions(point, t)
         self.ledger.only_until(point.round)
         self.ledger.add(point.round, down=broadcast.bytes, delivered=broadcast.delivered)
-        for reply in self._exchange(asked, ROUND, self.plan.deadline):
+        for reply in self.exchange(asked, ROUND, self.plan.deadline):
             self._take(reply, answers, training=t is not None and self._in_cohort(reply.user, t))
         if t is not None:
             self.ledger.add(t, up=answers.bytes)
@@ -445,7 +348,7 @@ class Server:
         broadcast, asked = Broadcast(state, rule, self.fed.rows.size), {}
         for name in sorted(self.link.online() & set(self.roster.names)):
             place = self.roster.place(name)
-            if place in point.dropped or self.link.heard(name) <= self._silent.get(name, -1.0):
+            if place in point.dropped or self.link.heard(name) <= self.silent.get(name, -1.0):
                 continue
             columns, records = broadcast.to(place)
             values = None
@@ -478,28 +381,27 @@ class Server:
         """One user's answer to a round, if it can be used."""
         user = self.roster.place(reply.user)
         try:
-            found = _content(reply)
+            found = content_of(reply)
             answer = said(Answer, call_of(found))
             if answer.needs is not None:
                 wanted = {"state": self._needs_state, "initial": self._needs_initial}
                 wanted[answer.needs].add(reply.user)
                 log.info("%s asks for the %s", reply.user, answer.needs)
                 return
-            if answer.diverged:
-                answers.diverged.append(user)
-                return
             names = metric_names(self.fed)
             values = tensors_of(found, METRICS).get("values", torch.zeros(0))
             if values.shape != (len(names),) or values.dtype != torch.float32:
                 raise Refused("its metrics are not those that were asked for")
-            if training:
+            if answer.diverged:
+                answers.diverged.append(user)
+            elif training:
                 self._take_upload(user, found, answers)
             answers.metrics[user] = dict(zip(names, values.tolist(), strict=True))
             answers.seconds.append(answer.seconds)
             self._needs_state.discard(reply.user)
             self._needs_initial.discard(reply.user)
         except Refused as error:
-            self._refuse(reply.user, error)
+            self.refuse(reply.user, error)
 
     def _take_upload(self, user: int, found: RecordDict, answers: Answers) -> None:
         """The row that a user sends, of the model's size and finite; local training sends none."""
@@ -551,11 +453,11 @@ class Server:
     def _with_late_users(self, point: Checkpoint) -> Checkpoint:
         """Users who come now: their row of W is made, and they join the nearest stream."""
         self.register()
-        new = self.link.online() - set(self.roster.names) - self._refused
-        for about in self._asked_to_join(new, self.roster) if point.round else ():
+        new = self.link.online() - set(self.roster.names) - self.refused
+        for about in self.asked_to_join(new, self.roster) if point.round else ():
             if about.classes > self.users.classes:
-                self._refuse(about.name, Refused("it has classes that nobody else has"))
-                self._refused.add(about.name)
+                self.refuse(about.name, Refused("it has classes that nobody else has"))
+                self.refused.add(about.name)
                 continue
             point = self._with_late_user(point, Member(about, founder=False))
         return point
@@ -571,7 +473,7 @@ class Server:
         self._keep_measurements({name: torch.cat([ours[name], theirs[name]]) for name in ours})
         self._needs_state.add(member.name)
         self._write_roster()
-        self._note(f"{member.name} has joined after round {point.round}")
+        self.note(f"{member.name} has joined after round {point.round}")
         history = {
             name: torch.cat([rows, rows.new_full((len(rows), 1), torch.nan)], 1)
             for name, rows in point.history.items()
@@ -580,26 +482,6 @@ class Server:
         before = torch.ones(point.round, m, dtype=torch.bool)
         before = before if point.present is None else point.present
         return replace(point, state=state, history=history, present=torch.cat([before, nobody], 1))
-
-    # -- messages, and what is said of them -------------------------------------------------
-
-    def _exchange(
-        self, contents: Mapping[str, RecordDict], kind: str, seconds: float
-    ) -> Iterator[Reply]:
-        """Ask, and give answers as they come; who is silent until the deadline is named."""
-        if not contents:
-            return
-        self.link.send(contents, kind, seconds + 5)
-        waiting = set(contents)
-        for reply in self.link.replies(time.monotonic() + seconds):
-            waiting.discard(reply.user)
-            yield reply
-        for name in sorted(waiting):
-            self._silent[name] = time.monotonic()  # asked again when it asks for messages
-            log.warning("%s did not answer within %.0f seconds (%s)", name, seconds, kind)
-
-    def _refuse(self, user: str, why: Refused) -> None:
-        log.warning("refused: the answer of %s: %s", user, why)
 
     def _told(self, point: Checkpoint) -> Checkpoint:
         return replace(point, findings=self.plan.algorithm.findings(seen(point.state)))
@@ -614,20 +496,5 @@ class Server:
     def _say_end(self) -> None:
         """Tell users that training is over; who is gone need not hear it."""
         here = self.link.online() & set(self.roster.names)
-        for _ in self._exchange({name: content({}) for name in here}, END, 10.0):
+        for _ in self.exchange({name: content({}) for name in here}, END, 10.0):
             pass
-
-    def _check_stop(self, kept: int) -> None:
-        if stopping.asked():
-            raise Stopped(self.folder, max(kept, 0))
-
-    def _note(self, text: str) -> None:
-        if self.on_note:
-            self.on_note(text)
-
-
-def _content(reply: Reply) -> RecordDict:
-    """What was answered; why there is nothing, where there is not."""
-    if reply.content is None:
-        raise Refused(reply.error or "nothing")
-    return reply.content

@@ -133,6 +133,12 @@ class SuperNode:
         except UcflError as error:
             fault = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(error))
             reply = Message(fault, reply_to=message)
+        except Exception as error:  # the server need not wait for who fails
+            fault = Error(
+                ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"it failed ({type(error).__name__})"
+            )
+            self._push(Message(fault, reply_to=message), time.perf_counter() - began)
+            raise
         self._push(reply, time.perf_counter() - began)
 
     def _pulled(self, bare: Message, tree: ObjectTree) -> Message:

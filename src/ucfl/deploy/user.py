@@ -184,8 +184,6 @@ class User:
             state = self._finished(algorithm, fed, turn, found)
         except Missing as missing:
             return content(Answer(needs=missing.what).model_dump())  # type: ignore[arg-type]
-        except Diverged:
-            return content(Answer(diverged=True).model_dump())
         finished = time.perf_counter()
         metrics = {}
         for split in EVALUATED:
@@ -201,7 +199,11 @@ class User:
             self.store.keep_model(fed.module(rows[0]).state_dict())
         else:
             kept = time.perf_counter()
-            upload = self._upload(algorithm, fed, state, t)
+            try:
+                upload = self._upload(algorithm, fed, state, t)
+            except Diverged as error:
+                self.said(str(error))
+                return content(Answer(diverged=True).model_dump(), **records)
             records |= {} if upload is None else {UPLOAD: record({"row": upload[0]})}
             self.said(f"round {t}: trained in {time.perf_counter() - kept:.2f} s")
         seconds = {

@@ -1,0 +1,165 @@
+"""Talking with users: who may take part, who is there, questions and answers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from flwr.app import RecordDict
+
+from ucfl.algorithms import Algorithm
+from ucfl.deploy.contents import Refused, call_of, content
+from ucfl.deploy.protocol import JOIN, Joined, said
+from ucfl.deploy.roster import Member, Roster
+from ucfl.deploy.superlink import Reply, SuperLink, mark
+from ucfl.errors import UcflError
+from ucfl.federation import Links
+from ucfl.runs import stopping
+from ucfl.runs.loop import OnNote, Stopped
+from ucfl.runs.progress import OnRound
+from ucfl.users import Scenario
+
+log = logging.getLogger("ucfl.deploy")
+#: Seconds that a user has to say who it is.
+JOINING = 60.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is trained, by whom, and how long users are waited for."""
+
+    scenario: Scenario
+    algorithm: Algorithm
+    seed: int
+    users: int
+    deadline: float
+    patience: float = 3600.0
+    own_data: bool = True
+
+    def check(self) -> None:
+        """Raise where the algorithm needs all users in one place."""
+        if not self.algorithm.deployable:
+            raise UcflError(
+                f"{self.algorithm.name} cannot be deployed: its rounds exchange more than a row of "
+                "each user; choose layered-user-centric, user-centric, fedavg, fedprox or ditto."
+            )
+        if Links.of(self.scenario.uplink, self.scenario.downlink) != Links():
+            raise UcflError(
+                "compressed links are simulated only; leave uplink and downlink at none to deploy."
+            )
+        if self.scenario.deadline:
+            raise UcflError(
+                "the scenario's deadline is one of a simulated network; leave it out, and give "
+                "--deadline in seconds."
+            )
+
+
+@dataclass
+class Contact:
+    """What a server needs to talk with users.
+
+    ``keys`` gives the public keys of who may take part, by name. ``refused`` are not asked again,
+    ``silent`` maps who missed a deadline to when that was: asked again when it asks for messages.
+    """
+
+    plan: Plan
+    link: SuperLink
+    keys: Callable[[], Mapping[str, bytes]]
+    folder: Path
+    on_round: OnRound | None = None
+    on_note: OnNote | None = None
+    refused: set[str] = field(default_factory=set, init=False)
+    silent: dict[str, float] = field(default_factory=dict, init=False)
+
+    def register(self) -> None:
+        """Let in whose key is there; keys may be added while the server runs."""
+        for name, key in self.keys().items():
+            if name not in self.link.nodes:
+                self.link.register(name, key)
+                log.info("registered: %s (%s)", name, mark(key))
+
+    def gathered(self, roster: Roster) -> Roster:
+        """The roster of the users that are waited for, in the order of their names."""
+        until = time.monotonic() + self.plan.patience
+        joined: dict[str, Joined] = {}
+        self.note(f"waiting for {self.plan.users} users")
+        while len(joined) < self.plan.users:
+            self.check_stop(0)
+            self.register()
+            new = self.link.online() - set(joined) - self.refused
+            for about in self.asked_to_join(new, roster):
+                joined[about.name] = about
+                first = Member(next(iter(joined.values())))
+                roster = replace(roster, members=(first,))
+                self.note(f"{about.name} has joined ({len(joined)} of {self.plan.users})")
+            if time.monotonic() > until:
+                raise UcflError(
+                    f"{len(joined)} of {self.plan.users} users have come in "
+                    f"{self.plan.patience:.0f} seconds; see the log for who was refused, or wait "
+                    "for fewer with --users."
+                )
+            if not new:
+                self.wait()
+        chosen = sorted(joined)[: self.plan.users]
+        return replace(roster, members=tuple(Member(joined[name]) for name in chosen))
+
+    def asked_to_join(self, names: set[str], roster: Roster) -> list[Joined]:
+        """Who these users are; those whose answer does not fit are refused, with a line each."""
+        found = []
+        for reply in self.exchange({name: content({}) for name in names}, JOIN, JOINING):
+            try:
+                about = said(Joined, call_of(content_of(reply)))
+                if about.name != reply.user:
+                    raise Refused(
+                        f"it calls itself {about.name[:64]!r}, and its key is that of {reply.user}"
+                    )
+                roster.check(about)
+                found.append(about)
+            except Refused as error:
+                self.refuse(reply.user, error)
+                self.refused.add(reply.user)
+        return found
+
+    def wait(self) -> None:
+        """Until something changes at the nodes, for a moment."""
+        with self.link.state.changed:
+            self.link.state.changed.wait(0.5)
+
+    def exchange(
+        self, contents: Mapping[str, RecordDict], kind: str, seconds: float
+    ) -> Iterator[Reply]:
+        """Ask, and give answers as they come; who is silent until the deadline is named."""
+        if not contents:
+            return
+        self.link.send(contents, kind, seconds + 5)
+        waiting = set(contents)
+        for reply in self.link.replies(time.monotonic() + seconds):
+            waiting.discard(reply.user)
+            yield reply
+        for name in sorted(waiting):
+            self.silent[name] = time.monotonic()  # asked again when it asks for messages
+            log.warning("%s did not answer within %.0f seconds (%s)", name, seconds, kind)
+
+    def refuse(self, user: str, why: Refused) -> None:
+        """Say that an answer cannot be used."""
+        log.warning("refused: the answer of %s: %s", user, why)
+
+    def check_stop(self, kept: int) -> None:
+        """Stop where that is asked for; rounds up to ``kept`` are stored."""
+        if stopping.asked():
+            raise Stopped(self.folder, max(kept, 0))
+
+    def note(self, text: str) -> None:
+        """Tell a person."""
+        if self.on_note:
+            self.on_note(text)
+
+
+def content_of(reply: Reply) -> RecordDict:
+    """What was answered; why there is nothing, where there is not."""
+    if reply.content is None:
+        raise Refused(reply.error or "nothing")
+    return reply.content
