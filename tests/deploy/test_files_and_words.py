@@ -18,7 +18,9 @@ pytest.importorskip("flwr")
 
 import ucfl
 from deploy.loopback import people
+from ucfl.algorithms import find
 from ucfl.deploy import contents
+from ucfl.deploy.contact import Plan
 from ucfl.deploy.contents import Refused
 from ucfl.deploy.keeping import Kept, Store
 from ucfl.deploy.processes import address_of, one_user, write_user
@@ -193,6 +195,12 @@ def test_the_demo_is_one_command(command: Command, tmp_path: Path) -> None:
     code, said = command("deploy", "demo", "--out", str(out))
     assert code == 2
     assert "--fresh" in said
+
+
+def test_compressed_links_are_not_deployed() -> None:
+    scenario = ucfl.Scenario(uplink="quantise:bits=8")
+    with pytest.raises(UcflError, match="simulated only"):
+        Plan(scenario, find("fedavg"), seed=0, users=2, deadline=10.0).check()
 
 
 def test_mistakes_are_one_sentence(command: Command, tmp_path: Path) -> None:
