@@ -26,7 +26,7 @@ class Mixing:
     Where processes share the users, each has its own users' columns, labels and rows of Θ, and
     the product exchanges the k streams' partial sums, not m models.
 
-    Example:
+    Examples:
         >>> import torch
         >>> theta = torch.tensor([[0.0], [4.0], [10.0]])  # three users' models of one parameter
         >>> mixing = Mixing.average(torch.tensor([1, 1, 2]))  # by the size of their data

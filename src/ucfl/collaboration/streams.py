@@ -75,7 +75,7 @@ def choose_streams(
         max_streams: k stops there, and at the number of rows that differ.
         seed: Of k-means.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> alike = np.kron(np.eye(2), np.ones((3, 3))) + 0.1  # two groups of three users
         >>> plan = choose_streams(alike / alike.sum(1, keepdims=True) + 1e-6 * np.eye(6))

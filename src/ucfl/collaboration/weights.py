@@ -76,7 +76,7 @@ def collaboration_weights(gradients: Array, variances: Array, sizes: Array) -> A
     Returns:
         W [m, m], as the kind of array that was given.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> gradients = np.array([[1.0, 0.0], [1.0, 0.0], [9.0, 0.0]])  # users 0 and 1 are alike
         >>> collaboration_weights(gradients, np.ones(3), np.array([10, 30, 10])).round(2)

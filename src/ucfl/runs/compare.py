@@ -131,9 +131,9 @@ def compare(
         callbacks: Called after every round of every run.
         on_round: Told the progress of every run.
         on_note: Told every remark.
-        engine: How to compute.
+        **engine: How to compute.
 
-    Example:
+    Examples:
         >>> import numpy as np, ucfl
         >>> rng = np.random.default_rng(0)
         >>> pairs = [(rng.normal(size=(30, 4)), rng.integers(0, 2, 30)) for _ in range(3)]

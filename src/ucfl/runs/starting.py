@@ -97,9 +97,9 @@ def run(
             :class:`ucfl.StopRun` ends the run with that round.
         on_round: Called with a :class:`~ucfl.runs.Progress` after every round.
         on_note: Called with each remark, as text.
-        engine: How to compute: ``device``, ``chunk``, ``plain``, ``compiled``, ``precision``.
+        **engine: How to compute: ``device``, ``chunk``, ``plain``, ``compiled``, ``precision``.
 
-    Example:
+    Examples:
         >>> import numpy as np, ucfl
         >>> rng = np.random.default_rng(0)
         >>> pairs = [(rng.normal(size=(30, 4)), rng.integers(0, 2, 30)) for _ in range(3)]

@@ -207,7 +207,7 @@ class Users:
                 :func:`ucfl.users.partition.hold_out`).
             seed: Decides which examples are kept back.
 
-        Example:
+        Examples:
             >>> import numpy as np, ucfl
             >>> x, y = np.zeros((10, 4)), ["ill", "well"] * 5
             >>> ucfl.Users.from_arrays([(x, y), (x, y)], names=["anna", "ben"]).class_names
@@ -274,9 +274,9 @@ class Users:
             user: The column that names whose example it is.
             target: The column to learn.
             inputs: The columns that models see; all others, if none.
-            options: Those of :meth:`from_arrays`.
+            **options: Those of :meth:`from_arrays`.
 
-        Example:
+        Examples:
             >>> import pandas as pd, ucfl
             >>> rows = {"user": ["a"] * 10 + ["b"] * 10, "age": range(20), "label": [0, 1] * 10}
             >>> ucfl.Users.from_frame(pd.DataFrame(rows)).names
@@ -319,7 +319,7 @@ class Users:
             held_out: The share to keep back, as in :meth:`from_arrays`.
             seed: Decides which examples are kept back.
 
-        Example:
+        Examples:
             >>> import pathlib, ucfl
             >>> pathlib.Path("hospitals").mkdir()
             >>> for name in ("north", "south"):

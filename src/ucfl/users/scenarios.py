@@ -128,7 +128,7 @@ def find(name: str) -> Scenario:
     Args:
         name: The name, the ``.toml`` file or the folder.
 
-    Example:
+    Examples:
         >>> import ucfl
         >>> ucfl.users.find("rotated-mnist").change({"users": 8}).users
         8
