@@ -30,23 +30,22 @@ MARK = re.compile(r"^<!-- made: (\w+)(?: (\S+))? -->$", re.MULTILINE)
 
 
 def on_config(config: Any) -> Any:
-    """List the pages of folders, and leave out those that are not written yet."""
-    awaited = config["extra"]["awaited"]
-    config["nav"] = list(_filled(config["nav"], awaited))
+    """List the pages of folders."""
+    config["nav"] = list(_filled(config["nav"]))
     return config
 
 
-def _filled(entries: list[Any], awaited: list[str]) -> Iterator[Any]:
+def _filled(entries: list[Any]) -> Iterator[Any]:
     for entry in entries:
         if not isinstance(entry, dict):
             yield entry
             continue
         ((title, place),) = entry.items()
         if isinstance(place, list):
-            yield {title: list(_filled(place, awaited))}
+            yield {title: list(_filled(place))}
         elif place.endswith("/"):
             yield {title: pages_of(place)}
-        elif place not in awaited or (DOCS / place).exists():
+        else:
             yield entry
 
 

@@ -150,8 +150,9 @@ def test_every_public_function_and_class_says_what_it_is():
 def test_a_newcomers_question_is_answered_in_two_clicks(site, pages, question):
     """The question stands on the start page, with a link to the page that answers it."""
     start = (site / "index.html").read_text().partition('<div class="questions">')[2]
-    item = start[start.index(question) :]
-    link = Page(item[: item.index("</li>")]).links[0]
+    place = start.index(question)
+    item = start[start.rindex("<li>", 0, place) : start.index("</li>", place)]
+    link = Page(item).links[0]
     answer = pages[(site / urlsplit(link).path).resolve()]
     assert QUESTIONS[question] in answer.text
 
