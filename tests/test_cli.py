@@ -52,7 +52,9 @@ def test_compare_prints_one_object_and_nothing_else(data, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert set(result) == {"scenario", "rounds", "seeds", "metric", "algorithms"}
+    assert set(result) == {
+        *("scenario", "rounds", "seeds", "metric", "uplink", "downlink", "algorithms"),
+    }
     assert result["seeds"] == [0, 1]
     for row in result["algorithms"].values():
         for part in ("mean", "worst"):
@@ -183,7 +185,7 @@ def mistakes(tmp_path):
         (["run", folders["large"]], "b: train data contains numbers that are too large"),
         (["run", folders["label"]], "b: train data has the class 1000000000"),
         (["run", "--set", "lr=0.3", "--algorithm", "scaffold"], "write scaffold:lr=…"),
-        (["run", "--set", "momentum=0", "--algorithm", "pfedme"], "no effect on pfedme; leave"),
+        (["run", "--set", "momentum=0", "--algorithm", "pfedme"], "write pfedme:momentum=…"),
         (["run", "--set", "variance_batch=9"], "no effect on fedavg; leave it out"),
         (["compare", "--set", "epochs=2", "--algorithms", "scaffold,pfedme"], "no effect"),
         (["run", "--algorithm", "fedprox:mu=nan"], "finite number"),

@@ -15,8 +15,11 @@ from ucfl.federation import (
     reinitialised,
 )
 
+#: Those that do not take images: see test_sequences.py.
+OF_TOKENS = {"character-lstm", "character-transformer"}
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "cnn1d"])
+
+@pytest.mark.parametrize("name", sorted(set(MODELS) - {"cnn1d", *OF_TOKENS}))
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32)])
 def test_models_take_images_and_give_one_score_per_class(name, shape):
     model = create(name, shape, 7)

@@ -173,5 +173,5 @@ def test_generated_pages_have_what_the_code_has(site, pages):
 
 def test_notebooks_are_shown_with_their_outputs(site, pages):
     text = pages[site / "notebooks" / "plan-a-cell.html"]
-    assert "streams: silhouette is highest there" in text.text
+    assert "streams: silhouette-per-time is highest there" in text.text
     assert any(load.startswith("data:image/png") for load in text.loads)
