@@ -214,6 +214,10 @@ def show_plan(plan: Plan, system: str) -> None:
     answers.print(f"Take {plan.reason}", soft_wrap=True, markup=False)
 
 
+def _from_to(first: str, last: str) -> str:
+    return first if first == last else f"{first} to {last}"
+
+
 def show_fronts(found: Mapping[str, Spending], measure: Measure, unit: str) -> None:
     """The Pareto fronts of ``ucfl plan``: stretches of rounds of one method each."""
     kinds: list[tuple[Cost, str]] = [("time", unit), ("joules", "J")]
@@ -227,8 +231,8 @@ def show_fronts(found: Mapping[str, Spending], measure: Measure, unit: str) -> N
                 [
                     f"from {first.cost:.4g} {sign}",
                     label,
-                    f"{first.round} to {last.round}",
-                    f"{measure.text(first.test)} to {measure.text(last.test)}",
+                    _from_to(str(first.round), str(last.round)),
+                    _from_to(measure.text(first.test), measure.text(last.test)),
                 ]
             )
         if rows:

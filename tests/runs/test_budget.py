@@ -20,6 +20,7 @@ METHODS = {
     "local": spent("local", [0, 1, 2, 3], [0, 20, 30, 30]),
     "fedavg": spent("fedavg", [0, 2, 4, 6], [0, 10, 40, 50]),
     "oracle": spent("oracle", [0, 0.5, 1, 1.5], [0, 60, 70, 80]),
+    "oracle, top-k up": spent("oracle, top-k up", [0, 0.1, 0.2, 0.3], [0, 60, 70, 80]),
 }
 
 

@@ -16,7 +16,7 @@ from runs.test_runs import QUICK, quick, ucfl_command, write_users
 from ucfl.errors import UcflError
 from ucfl.federation import Links, Wire
 from ucfl.report import gather, tell
-from ucfl.runs import Run, Stopped, curve
+from ucfl.runs import Question, Run, Stopped, curve
 from ucfl.wireless import Audience
 from ucfl.wireless import find as find_system
 
@@ -186,6 +186,23 @@ def test_the_page_says_it_in_words_and_runs_of_two_kinds_have_no_page(tmp_path):
     quick(tmp_path / "plain" / "r", "local", QUICK.change({"model": "mlp"}))
     with pytest.raises(UcflError, match="scenarios differ in downlink, uplink"):
         gather([tmp_path / "lossy", tmp_path / "plain"])
+
+
+def test_a_plan_tells_runs_by_their_bits(tmp_path):
+    """The same method with other messages is another choice, at another price."""
+    name, whole = "user-centric:streams=2", QUICK.change({"model": "mlp"})
+    for each, scenario in {"a": whole, "b": compressed("quantise:bits=4")}.items():
+        quick(tmp_path / each, name, scenario)
+    question = Question.from_runs(tmp_path)
+    spent = question.spendings("slow-uplink")[0]
+    assert list(spent) == [name, f"{name}, quantise:bits=4 up, quantise:bits=4 down"]
+    dear, cheap = spent.values()
+    assert cheap.down < dear.down / 7
+    assert cheap.time[-1] < dear.time[-1]
+    assert len(question.times("slow-uplink", 1.0)["algorithms"]) == 2
+    quick(tmp_path / "c", "fedavg", whole.change({"lr": 0.5}))
+    with pytest.raises(UcflError, match="scenarios differ in lr"):
+        Question.from_runs(tmp_path)
 
 
 def test_the_command_line_reports_bytes_and_refuses_in_a_sentence(tmp_path):

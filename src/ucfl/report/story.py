@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ucfl.errors import UcflError
 from ucfl.federation import Links
 from ucfl.measure import Measure
 from ucfl.report import paired
@@ -32,7 +31,7 @@ from ucfl.report.palette import GROUPS, styles
 from ucfl.runs import Record, Run, find_runs
 from ucfl.runs.arrivals import over_seeds
 from ucfl.runs.budget import Cost, pareto_front, spendings
-from ucfl.runs.folder import deviation
+from ucfl.runs.folder import check_comparable, deviation
 from ucfl.runs.timing import unequal_rounds
 from ucfl.wireless import SITES, SYSTEMS, Traffic, WirelessSystem, find, summary
 
@@ -50,25 +49,7 @@ def gather(folders: Sequence[Path]) -> dict[str, list[Run]]:
     for folder in folders:
         for label, found in find_runs(folder).items():
             runs.setdefault(label, []).extend(found)
-    for label, found in runs.items():
-        found.sort(key=lambda run: run.seed)
-        if len({run.seed for run in found}) < len(found):
-            raise UcflError(f"{label} comes twice with one seed; give each run once.")
-    every = [run for found in runs.values() for run in found]
-    for run in every:
-        first, other = every[0].about["configuration"], run.about["configuration"]
-        old, new = first["scenario"], other["scenario"]
-        # What came later is named only where it is set, so either may lack a field.
-        if differ := sorted(key for key in {*new, *old} if new.get(key) != old.get(key)):
-            raise UcflError(
-                f"{every[0].folder} and {run.folder} cannot be compared: their scenarios differ "
-                f"in {', '.join(differ)}."
-            )
-    for seed in {run.seed for run in every}:
-        if len({r.about["configuration"]["data"] for r in every if r.seed == seed}) > 1:
-            raise UcflError(
-                f"the runs of seed {seed} have different users' data; give those of one data set."
-            )
+    check_comparable(runs)
     return runs
 
 

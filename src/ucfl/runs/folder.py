@@ -245,6 +245,33 @@ def find_runs(folder: Path) -> dict[str, list[Run]]:
     return runs
 
 
+def check_comparable(runs: Mapping[str, list[Run]], apart: Sequence[str] = ()) -> None:
+    """Sort each method's runs by seed; raise unless all are of one scenario and one data set.
+
+    Scenarios may differ in the fields ``apart``, which the methods' labels tell.
+    """
+    for label, found in runs.items():
+        found.sort(key=lambda run: run.seed)
+        if len({run.seed for run in found}) < len(found):
+            raise UcflError(f"{label} comes twice with one seed; give each run once.")
+    every = [run for found in runs.values() for run in found]
+    for run in every:
+        first, other = every[0].about["configuration"], run.about["configuration"]
+        old, new = first["scenario"], other["scenario"]
+        # What came later is named only where it is set, so either may lack a field.
+        differ = sorted(key for key in {*new, *old} - {*apart} if new.get(key) != old.get(key))
+        if differ:
+            raise UcflError(
+                f"{every[0].folder} and {run.folder} cannot be compared: their scenarios differ "
+                f"in {', '.join(differ)}."
+            )
+    for seed in {run.seed for run in every}:
+        if len({r.about["configuration"]["data"] for r in every if r.seed == seed}) > 1:
+            raise UcflError(
+                f"the runs of seed {seed} have different users' data; give those of one data set."
+            )
+
+
 def dropped_in_words(dropped: Mapping[int, int], names: Sequence[str]) -> str:
     """What became of users whose models diverged; an empty text for none."""
     if not dropped:

@@ -19,7 +19,7 @@ from ucfl.imports import load
 from ucfl.measure import Measure
 from ucfl.runs.budget import Spending, spendings
 from ucfl.runs.building import federation
-from ucfl.runs.folder import Run, find_runs
+from ucfl.runs.folder import Run, check_comparable, find_runs
 from ucfl.runs.timing import common_target, curve, unequal_rounds
 from ucfl.users import Scenario
 from ucfl.wireless import Plan
@@ -40,8 +40,14 @@ class Question:
 
     @classmethod
     def from_runs(cls, folder: Path) -> Question:
-        """W of the first user-centric run in a folder, and all runs there for their times."""
-        runs = find_runs(folder)
+        """W of the first user-centric run in a folder, and all runs there for their times.
+
+        A method whose links were compressed is another choice than the same without.
+        """
+        runs: dict[str, list[Run]] = {}
+        for run in (run for each in find_runs(folder).values() for run in each):
+            runs.setdefault(_label(run), []).append(run)
+        check_comparable(runs, apart=("uplink", "downlink"))
         every = [run for each in runs.values() for run in each]
         for run in sorted(every, key=lambda run: not run.algorithm.streams_can_be_chosen):
             found = run.collaboration
@@ -171,6 +177,13 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "unit": plan.unit,
         "streams": [asdict(option) for option in plan.options],
     }
+
+
+def _label(run: Run) -> str:
+    """The method, and what is done to its messages."""
+    links = {"up": run.scenario.uplink, "down": run.scenario.downlink}
+    said = [f"{how} {way}" for way, how in links.items() if how != "none"]
+    return ", ".join([run.algorithm.label, *said])
 
 
 def _is_own(name: str) -> bool:
