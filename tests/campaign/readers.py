@@ -59,6 +59,7 @@ from users.test_shakespeare import write_plays
 
 LIMIT = 1 << 30
 CIFAR10_EACH = {"train": 5, "test": 2}
+FASHION_EACH = 2
 CPU = torch.device("cpu")
 SCENARIO = Scenario(name="quick", model="logistic", lr=0.05, batch=8, rounds=3, last_batch="keep")
 
@@ -478,6 +479,6 @@ def main(count, seed, names=()):
 
 if __name__ == "__main__":
     acquire.CIFAR10_EACH = CIFAR10_EACH
-    fashion.EACH = 2
+    fashion.EACH = FASHION_EACH
     number, start, *rest = [*sys.argv[1:], "0"] if len(sys.argv) == 2 else sys.argv[1:]
     sys.exit(1 if main(int(number), int(start), rest) else 0)

@@ -16,12 +16,13 @@ from campaign.readers import READERS
 from ucfl.arrays import read_npz
 from ucfl.errors import UcflError
 from ucfl.runs.planning import Question
-from ucfl.users import Users, acquire, dataset, find
+from ucfl.users import Users, acquire, dataset, fashion, find
 
 
 def test_a_few_hundred_mutated_files_are_refused_in_one_sentence(monkeypatch, capsys):
     monkeypatch.setenv("UCFL_DATA", "")
     monkeypatch.setattr(acquire, "CIFAR10_EACH", readers.CIFAR10_EACH)
+    monkeypatch.setattr(fashion, "EACH", readers.FASHION_EACH)
     wrong = readers.main(20 * len(READERS), 0)
     assert wrong == 0, capsys.readouterr().out
 
