@@ -318,3 +318,25 @@ def test_its_interactive_pages_say_the_command_that_makes_them(trained, command)
     assert sum(file is not None for file in files.values()) == 2
     text = (store.folder / f"report-embedded-{PLACE}.html").read_text()
     assert f"ucfl reproduce held-out --embedded --only {PLACE} " in text
+
+
+def test_what_a_part_is_worth_is_told_over_federations_on_the_seeds_that_both_have():
+    """Changes of +1 and -4 here, and none where the two share no seed."""
+    part = f"{held_out.LAYERED}:prior=False"
+    places = ("mnist-rotations", "mnist-iid", "mnist-pixels")
+    values = {
+        (places[0], held_out.LAYERED): {10: 80.0, 11: 0.0},
+        (places[0], part): {10: 81.0},
+        (places[1], held_out.LAYERED): {10: 60.0},
+        (places[1], part): {10: 56.0, 11: 99.0},
+        (places[2], held_out.LAYERED): {10: 50.0},
+        (places[2], part): {11: 10.0},
+    }
+    measured = {}
+    for (place, name), by_seed in values.items():
+        entry = FORM.entry(place, name)
+        measured[entry] = [result(entry, seed, mean=mean) for seed, mean in by_seed.items()]
+    table = HELD_OUT["worth"](results(FORM, measured))
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert rows["no priors"] == ["2", "-1.5", "-4.0 (mnist-iid)", "+1.0 (mnist-rotations)"]
+    assert rows["one body for all"] == ["0", "–", "–", "–"]

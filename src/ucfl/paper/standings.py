@@ -192,15 +192,43 @@ def parts(found: Results) -> Table:
     return Table("What each part is worth: mean over users in %", heads, lines, note)
 
 
+def worth(found: Results) -> Table:
+    """What leaving a part out, or being told it, changes: over federations, and at the extremes."""
+    lines = []
+    for name, said in held_out.PARTS.items():
+        pairs = {
+            federation: _paired(each.get(held_out.LAYERED, ()), each.get(name, ()))
+            for federation, each in found.items()
+        }
+        changes = {place: both[1] - both[0] for place, both in pairs.items() if both is not None}
+        if not changes:
+            lines.append([said, "0", "–", "–", "–"])
+            continue
+        mean = f"{np.mean(list(changes.values())):+.1f}"
+        ends = [choose(changes, key=changes.__getitem__) for choose in (min, max)]
+        lines.append([said, str(len(changes)), mean, *(f"{changes[f]:+.1f} ({f})" for f in ends)])
+    heads = ("the method with", "federations", "mean change", "least", "most")
+    note = "Points of mean accuracy against the whole method, on the seeds that both have."
+    return Table("What each part is worth, over federations", heads, lines, note)
+
+
+def _paired(own: Sequence[Record], other: Sequence[Record]) -> tuple[float, float] | None:
+    """Both methods' means over the seeds that both have; None if they share none."""
+    mine = {r.seed: r.value("mean", "best") for r in own}
+    both = [(mine[r.seed], r.value("mean", "best")) for r in other if r.seed in mine]
+    if not both:
+        return None
+    first, second = np.mean(both, axis=0)
+    return float(first), float(second)
+
+
 def _beside(own: Sequence[Record], other: Sequence[Record] | None) -> str:
     """A mean, and its difference to the method's on the same seeds; nothing where it cannot be."""
     if other is None:
         return ""
-    mine = {r.seed: r.value("mean", "best") for r in own}
-    both = [(mine[r.seed], r.value("mean", "best")) for r in other if r.seed in mine]
-    if not both:
+    if (both := _paired(own, other)) is None:
         return "–"
-    first, second = np.mean(both, axis=0)
+    first, second = both
     return f"{second:.1f}" + ("" if own is other else f" ({second - first:+.1f})")
 
 
@@ -264,6 +292,7 @@ HELD_OUT: dict[str, Callable[[Results], Table]] = {
     "ranks": average_ranks,
     "groups": group_finding,
     "parts": parts,
+    "worth": worth,
     "air": air,
     "all-mean": lambda found: every_method(found, "mean"),
     "all-worst": lambda found: every_method(found, "worst"),
