@@ -96,7 +96,9 @@ FEDEM = Yardstick(
 PFLLIB = Yardstick(
     title="PFLlib's leaderboard, Fashion-MNIST, practical label skew (Zhang et al., JMLR 2025)",
     source="pfllib.com/benchmark.html; FedPer's and FedRep's values from Table 1 of GPFL (Zhang et "
-    "al., ICCV 2023), by the same authors, whose other values are the leaderboard's",
+    "al., ICCV 2023), by the same authors, whose other values are the leaderboard's; settings are "
+    "the defaults of system/main.py in TsingZ0/PFLlib, and its server divides all users' correct "
+    "answers by all test examples, so users count by their data",
     scenario=Scenario(
         name="pfllib-fashion",
         description="Fashion-MNIST, 20 users, Dirichlet 0.1 (PFLlib's practical setting)",
