@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import chi2, f, rankdata, studentized_range
 
 from ucfl.errors import UcflError
 
@@ -83,7 +83,7 @@ def block(scores: Scores, required: Collection[str]) -> Block | None:
 
 def ranks(values: Floats) -> Floats:
     """[federations, methods]: 1 for the highest value of a row; equal values share their ranks."""
-    found: Floats = rankdata(-values, axis=1, method="average")
+    found: Floats = scipy.stats.rankdata(-values, axis=1, method="average")
     return found
 
 
@@ -119,9 +119,9 @@ def friedman(table: Floats) -> Friedman:
     ratio = math.inf if math.isclose(statistic, most) else (n - 1) * statistic / (most - statistic)
     return Friedman(
         statistic,
-        float(chi2.sf(statistic, k - 1)),
+        float(scipy.stats.chi2.sf(statistic, k - 1)),
         ratio,
-        float(f.sf(ratio, k - 1, (k - 1) * (n - 1))),
+        float(scipy.stats.f.sf(ratio, k - 1, (k - 1) * (n - 1))),
     )
 
 
@@ -129,7 +129,7 @@ def nemenyi_q(methods: int, alpha: float = ALPHA) -> float:
     """Nemenyi's critical value: the studentized range's, over √2 (Demšar, table 5)."""
     if methods < 2:
         raise UcflError(f"at least two methods are compared, not {methods}.")
-    return float(studentized_range.ppf(1 - alpha, methods, np.inf)) / math.sqrt(2)
+    return float(scipy.stats.studentized_range.ppf(1 - alpha, methods, np.inf)) / math.sqrt(2)
 
 
 def critical_difference(methods: int, federations: int, alpha: float = ALPHA) -> float:

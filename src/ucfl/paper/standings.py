@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import adjusted_rand_score
 
 from ucfl.paper import held_out, ranks
 from ucfl.paper.cells import Store, csv_text
@@ -71,6 +70,8 @@ def found_groups(record: Record) -> NDArray[np.int64] | None:
 
 def rand_index(record: Record) -> float | None:
     """How well the found groups are the true ones: 1 if they are, about 0 if by chance."""
+    from sklearn.metrics import adjusted_rand_score  # takes seconds to import
+
     found, true = found_groups(record), record.population.groups
     return None if found is None or true is None else float(adjusted_rand_score(true, found))
 
