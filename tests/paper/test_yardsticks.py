@@ -63,6 +63,27 @@ def test_the_rate_is_chosen_by_validation_and_users_count_by_their_data():
         compared.means(unweighed, weighted=True)
 
 
+def test_the_rate_is_chosen_over_the_seeds_that_all_rates_have():
+    """Known mistake: a rate with an easy seed more looks better on every seed than it is."""
+    low, high = FEDEM.scenarios[0.01], FEDEM.scenarios[0.1]
+
+    def chosen(*cells):
+        measured = {}
+        for entry, record in cells:
+            measured.setdefault(entry, []).append(record)
+        rows = compared.compare("fedem-emnist", FEDEM, PAPER, measured)
+        return next(row for row in rows if row.method == "fedavg")
+
+    row = chosen(
+        cell(low, "fedavg", 0, mean=60.0, validation=70.0),
+        cell(high, "fedavg", 0, mean=55.0, validation=65.0),
+        cell(high, "fedavg", 1, mean=90.0, validation=95.0),
+    )
+    assert (row.rate, row.seeds) == (0.01, 1)
+    apart = chosen(cell(low, "fedavg", 0), cell(high, "fedavg", 1))
+    assert (apart.measured, apart.rate, apart.seeds) == (None, None, 0)
+
+
 def test_ranks_are_among_methods_that_have_both():
     rate = PFLLIB.scenarios[0.005]
     measured = {}
