@@ -23,7 +23,15 @@ from ucfl.paper import held_out
 from ucfl.paper.items import COVARIATE_LABEL_SHIFT, LABEL_SHIFT_100
 from ucfl.paper.on_air import on_air
 from ucfl.paper.printed import SCENARIOS as PRINTED
-from ucfl.paper.standings import COLUMNS, HELD_OUT, found_groups, held_out_csv, results, standing
+from ucfl.paper.standings import (
+    COLUMNS,
+    HELD_OUT,
+    federations,
+    found_groups,
+    held_out_csv,
+    results,
+    standing,
+)
 from ucfl.runs import curve
 from ucfl.users import SCENARIOS
 from ucfl.wireless import SYSTEMS, Audience, Traffic
@@ -190,6 +198,13 @@ def test_ranks_are_of_methods_that_are_everywhere_and_not_of_the_oracle():
     assert made.test.p < 0.05
     assert json.dumps(made.to_json())
     assert standing(results(paper.PAPER, {})) is None
+
+
+def test_natural_users_are_as_many_as_the_data_has():
+    """Known mistake: the scenario's own number, which a natural split does not look at."""
+    rows = {row[0]: row for row in federations(paper.PAPER).rows}
+    assert rows["mnist-writers"][2] == rows["watch-people"][2] == "people"
+    assert rows["emnist-six-rotations"][2] == "60"
 
 
 def test_tables_say_what_was_measured_and_have_a_dash_for_the_rest():

@@ -151,7 +151,8 @@ def federations(form: Form) -> Table:
         s = form.scenarios[name]
         labels = f"Dirichlet {s.alpha:g}" if s.split == "dirichlet" else s.split
         groups = str(s.groups) if s.groups > 1 else "none"
-        setting = [str(s.users), groups, labels, str(s.rounds), f"{s.lr:g}", str(s.batch)]
+        users = "people" if s.split == "natural" else str(s.users)  # the data says how many
+        setting = [users, groups, labels, str(s.rounds), f"{s.lr:g}", str(s.batch)]
         lines.append([name, s.description, *setting, _looked_at(name)])
     heads = ("federation", "what", "users", "groups", "labels", "rounds", "lr", "batch")
     return Table("Federations", (*heads, "developed on"), lines)
