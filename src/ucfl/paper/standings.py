@@ -35,6 +35,9 @@ RULE = (
     "The oracle is told the groups, and needs some: it is shown with the others and never ranked.",
 )
 
+#: What a table of accuracies is over.
+SHARED = "Each federation over the seeds that all methods with cells there have."
+
 #: Results by federation and method, in order of their seeds.
 Results = Mapping[str, Mapping[str, Sequence[Record]]]
 
@@ -167,17 +170,16 @@ def accuracies(found: Results, who: str) -> Table:
     ]
     said = {"mean": "Mean over users", "worst": "The worst user"}[who]
     title = f"{said}: accuracy in % at the validation-chosen round, main methods"
-    return Table(title, ("federation", "developed on", *names), lines)
+    return Table(title, ("federation", "developed on", *names), lines, SHARED)
 
 
 def every_method(found: Results, who: str) -> Table:
     """All methods, a row each."""
-    lines = [
-        [name, *(_spreads(each, [name], who)[0] for each in found.values())]
-        for name in methods(found)
-    ]
+    names = methods(found)
+    columns = [_spreads(each, names, who) for each in found.values()]
+    lines = [list(line) for line in zip(names, *columns, strict=True)]
     said = {"mean": "mean over users", "worst": "the worst user"}[who]
-    return Table(f"All methods: {said}", ("method", *found), lines)
+    return Table(f"All methods: {said}", ("method", *found), lines, SHARED)
 
 
 def parts(found: Results) -> Table:
@@ -305,8 +307,14 @@ def _looked_at(federation: str) -> str:
 
 
 def _spreads(each: Mapping[str, Sequence[Record]], names: Sequence[str], who: str) -> list[str]:
-    """In words: a dash where nothing is measured yet, nothing where a method cannot serve."""
-    return [or_dash(spread(each[name], who, "best")) if name in each else "" for name in names]
+    """In words: a dash where nothing is measured yet, nothing where a method cannot serve.
+
+    Over the seeds that all of them have that have any: seeds draw other users.
+    """
+    there = [{r.seed for r in each[name]} for name in names if each.get(name)]
+    seeds = set.intersection(*there) if there else set()
+    shared = {name: [r for r in each[name] if r.seed in seeds] for name in names if name in each}
+    return [or_dash(spread(shared[name], who, "best")) if name in each else "" for name in names]
 
 
 def _groups_in_words(records: Sequence[Record]) -> str:
