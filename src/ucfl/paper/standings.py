@@ -183,12 +183,11 @@ def every_method(found: Results, who: str) -> Table:
 
 
 def parts(found: Results) -> Table:
-    """The layered method with its parts left out or told, over the seeds that all of them have."""
+    """The layered method with its parts left out or told, each over the seeds that both have."""
     names = [held_out.LAYERED, *held_out.PARTS]
     lines = []
     for federation, each in found.items():
-        there = {name: each[name] for name in names if each.get(name)}
-        own = there.get(held_out.LAYERED, ())
+        own = each.get(held_out.LAYERED, ())
         lines.append([federation, *(_beside(own, each.get(name)) for name in names)])
     heads = ("federation", "layered", *held_out.PARTS.values())
     note = "With the seeds that both have; in brackets, the difference to the layered method."
