@@ -146,6 +146,19 @@ def test_the_collaboration_round_costs_prototypes_and_not_a_model():
     assert start.work == pytest.approx(4 / 3, rel=0.2)  # the last batch is dropped in training
 
 
+def test_a_server_that_knows_the_seed_cannot_take_a_deployed_users_noise_off():
+    """Known mistake: the noise of a user's own machine was that of the seed, which all know."""
+    fed = make_federation(make_users([40] * 3))
+    deployed = fed.among(None)
+    deployed.server = lambda rows: rows
+    length = feature_length(fed, fed.initial()[0])
+    clean = fed.prototypes(fed.initial(), length)
+    known, sent, again = (noised(clean, each, 2.0, length) for each in (fed, deployed, deployed))
+    assert not torch.equal(sent.counts, known.counts)
+    assert not torch.isclose(sent.means, known.means).all()
+    assert torch.equal(sent.means, again.means)  # asked twice, nothing more is told
+
+
 @pytest.mark.parametrize("form", ["sketch=24", "noise=0.5", "noise=0.5:sketch=40"])
 @pytest.mark.parametrize("seed", [3, 4])
 def test_sketched_and_noised_prototypes_find_the_groups_too(form, seed):

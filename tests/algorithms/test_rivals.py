@@ -224,6 +224,16 @@ def test_pfedmes_forms_are_those_of_the_issue():
     assert fed.steps_of(published.training(fed)).tolist() == [5, 10]
 
 
+def test_a_methods_own_epochs_count_where_the_federation_counts_steps(users, model):
+    """Known mistake: ``steps`` of the federation's training went before the method's epochs."""
+    training = LocalTraining(lr=0.05, momentum=0.0, batch=BATCH, steps=1)
+    fed = Federation(users, model, training=training)
+    twice = [2 * max(1, n // BATCH) for n in SIZES]
+    assert fed.steps_of(find("scaffold:epochs=2").training(fed)).tolist() == twice
+    for name in ("fedavg-finetune:epochs=2", "fedbabu:finetune_epochs=2"):
+        assert fed.steps_of(find(name).tuning(fed)).tolist() == twice
+
+
 def test_fedavg_finetune_is_fedavg_and_then_some_local_epochs(users, fed, model):
     globally = flat(model)
     for t in (1, 2):

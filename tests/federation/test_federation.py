@@ -211,6 +211,19 @@ def test_losses_of_model_i_on_user_j(unequal_users):
     assert table[1, 3].item() == pytest.approx(nn.functional.cross_entropy(model(x), y).item())
 
 
+def test_losses_among_those_who_are_present(unequal_users):
+    """Known mistake: where all are marked as present, as own algorithms may, it never ended."""
+    fed = make_federation(unequal_users)
+    theta = fed.train(fed.initial(), 1)
+    full = fed.losses(theta)
+    assert close(fed.among(torch.ones(5, dtype=torch.bool)).losses(theta), full)
+    here = torch.tensor([True, False, True, True, False])
+    some = fed.among(here).losses(theta)
+    assert close(some[here][:, here], full[here][:, here])
+    assert some[~here].isnan().all()
+    assert some[:, ~here].isnan().all()
+
+
 def test_users_without_test_data_have_no_accuracy():
     rng = np.random.default_rng(0)
     pairs = [(rng.normal(size=(n, 4)), rng.integers(0, 2, n)) for n in (1, 2, 30)]

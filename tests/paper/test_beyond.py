@@ -84,6 +84,9 @@ def test_layered_must_be_above_everything(scenario):
     assert goal(made(**{LAYERED: 49.0, ADAPTIVE: 40.0, "oracle": 40.0}), *words).holds is False
     if scenario != "label shift (m = 20)":
         assert goal(made(oracle=84.4), *words).holds is False
+        assert goal(made(oracle=84.2), *words).holds is True
+        # The worst user must be above the oracle's, not just little under it.
+        assert goal(made(**{"worst oracle": 61.2}), *words).holds is False
 
 
 def test_layered_must_be_first_on_air_or_nearly():

@@ -23,7 +23,15 @@ from ucfl.paper import held_out
 from ucfl.paper.items import COVARIATE_LABEL_SHIFT, LABEL_SHIFT_100
 from ucfl.paper.on_air import on_air
 from ucfl.paper.printed import SCENARIOS as PRINTED
-from ucfl.paper.standings import COLUMNS, HELD_OUT, found_groups, held_out_csv, results, standing
+from ucfl.paper.standings import (
+    COLUMNS,
+    HELD_OUT,
+    federations,
+    found_groups,
+    held_out_csv,
+    results,
+    standing,
+)
 from ucfl.runs import curve
 from ucfl.users import SCENARIOS
 from ucfl.wireless import SYSTEMS, Audience, Traffic
@@ -192,6 +200,13 @@ def test_ranks_are_of_methods_that_are_everywhere_and_not_of_the_oracle():
     assert standing(results(paper.PAPER, {})) is None
 
 
+def test_natural_users_are_as_many_as_the_data_has():
+    """Known mistake: the scenario's own number, which a natural split does not look at."""
+    rows = {row[0]: row for row in federations(paper.PAPER).rows}
+    assert rows["mnist-writers"][2] == rows["watch-people"][2] == "people"
+    assert rows["emnist-six-rotations"][2] == "60"
+
+
 def test_tables_say_what_was_measured_and_have_a_dash_for_the_rest():
     empty, full = (results(paper.PAPER, cells) for cells in ({}, made_up()))
     for name, make in HELD_OUT.items():
@@ -209,6 +224,16 @@ def test_tables_say_what_was_measured_and_have_a_dash_for_the_rest():
     ranks = HELD_OUT["ranks"](full)
     assert ranks.rows[0][:3] == ["fedavg", "1.00", "1.00"]
     assert "fedprox (nothing on mnist-rotations)" in ranks.note
+
+
+def test_accuracies_side_by_side_are_over_the_same_seeds():
+    """Known mistake: one method's seed more, with easier users, counted for it alone."""
+    cells = made_up()
+    entry = paper.PAPER.entry("mnist-rotations", "local")
+    cells[entry] = [*cells[entry], result(entry, 12, mean=0.0, worst=0.0)]
+    before, after = (results(paper.PAPER, each) for each in (made_up(), cells))
+    for name in ("mean", "worst", "all-mean", "all-worst"):
+        assert HELD_OUT[name](after).rows == HELD_OUT[name](before).rows
 
 
 def test_time_on_air_is_to_fedavgs_final_accuracy_over_shared_seeds():

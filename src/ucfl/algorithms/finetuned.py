@@ -48,7 +48,7 @@ class Finetuned(Algorithm):
 
     def tuning(self, fed: Federation) -> LocalTraining:
         """The scenario's training, for its own number of epochs."""
-        return dataclasses.replace(fed.training, epochs=self.passes)
+        return dataclasses.replace(fed.training, epochs=self.passes, steps=None)
 
     def models(self, state: State) -> Tensor:
         """The fine-tuned models."""

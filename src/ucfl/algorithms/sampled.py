@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import numpy as np
 import torch
@@ -99,12 +101,14 @@ def noised(
 
     An example is in one class, with 1 in its count, at most ``length`` in its sum and its square in
     the sum of squares. The draws depend on (seed, user, ``number`` of the network) alone, those of
-    counts on (seed, user).
+    counts on (seed, user); on a machine of the user's own also on a number that only it knows,
+    since the server has the seed, and could take the noise off again.
     """
     m, classes, features = found.means.shape
 
     def normal(width: int, key: int) -> Tensor:
-        each = [np.random.default_rng([fed.seed, int(i), key]) for i in fed.users.ids]
+        own = [] if fed.server is None else [_secret()]
+        each = [np.random.default_rng([*own, fed.seed, int(i), key]) for i in fed.users.ids]
         return torch.from_numpy(np.stack([rng.standard_normal(width) for rng in each])).to(
             found.means
         )
@@ -128,3 +132,9 @@ def noised(
     variances = (squares - n * own).clamp(min=0) / (n - 1).clamp(min=1)
     variances = torch.where(n > 1, variances, 0)
     return Prototypes(means, variances, n)
+
+
+@cache
+def _secret() -> int:
+    """Of this process, so that who is asked again answers the same: means of answers tell more."""
+    return secrets.randbits(128)

@@ -49,7 +49,7 @@ class Scaffold(Algorithm):
 
     def training(self, fed: Federation) -> LocalTraining:
         """The scenario's, with its own rate and epochs."""
-        return dataclasses.replace(fed.training, lr=self.lr, epochs=self.epochs)
+        return dataclasses.replace(fed.training, lr=self.lr, epochs=self.epochs, steps=None)
 
     def start(self, fed: Federation) -> State:
         """All variates are zero."""

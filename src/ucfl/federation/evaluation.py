@@ -157,7 +157,12 @@ def losses(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
     if fed.present is not None and fed.here is not None and len(theta) == fed.m:
         if not len(fed.here):
             return theta.new_full((fed.m, fed.m), torch.nan)
-        return _among(losses(fed, theta[fed.here], data), fed.here, fed.m)
+        return _among(_losses(fed, theta[fed.here], data), fed.here, fed.m)
+    return _losses(fed, theta, data)
+
+
+def _losses(fed: Federation, theta: Tensor, data: Examples) -> Tensor:
+    """[models, users]: of all given models, on the examples of the users that are present."""
     real = data.real if fed.present is None else data.real & fed.present[:, None]
     owner = torch.arange(fed.m, device=fed.device)[:, None].expand_as(real)[real]
     inputs, targets = data.inputs[real], data.targets[real]

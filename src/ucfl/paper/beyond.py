@@ -55,7 +55,10 @@ def above_everything(form: Form, measured: Measured, scenario: str) -> Claim:
         if own is None or adaptive is None or (oracle is None and scenario != LABEL_SHIFT):
             return missing(text)
         above = above and own.mean > adaptive.mean and (who == "worst" or own.mean > printed)
-        above = above and (oracle is None or own.mean >= oracle.mean - LAYERED_UNDER_ORACLE)
+        if oracle is not None and who == "worst":
+            above = above and own.mean > oracle.mean
+        elif oracle is not None:
+            above = above and own.mean >= oracle.mean - LAYERED_UNDER_ORACLE
         beside = f"adaptive {adaptive}" + ("" if oracle is None else f", oracle {oracle}")
         figures.append(f"{who} {own} ({beside})")
     return Claim(text, above, ", ".join(figures))

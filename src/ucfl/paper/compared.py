@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ COLUMNS = ("yardstick", "method", "printed", "measured", "std", "seeds", "rounds
 class Compared:
     """A method of a yardstick: at the rate that validation chooses, beside what is printed.
 
+    The rate is chosen over the seeds that all rates have; without one, nothing is measured.
     ``highest`` is at the best test round of every seed, which some tables print; None: no cells.
     """
 
@@ -63,9 +64,12 @@ def _row(name: str, yardstick: Yardstick, form: Form, measured: Measured, method
     real = not form.name  # nothing is printed of stand-ins
     printed = yardstick.printed[method] if real else None
     rounds = form.entry(next(iter(yardstick.scenarios.values())).name, method).scenario.rounds
-    if not found:
+    # Seeds draw other users: a rate is chosen over those that all rates have.
+    seeds = [{record.seed for record in each} for each in found.values()]
+    shared = set.intersection(*seeds) if seeds else set()
+    if not shared:
         return Compared(name, method, printed, None, None, None, 0, rounds)
-    rate = max(found, key=lambda rate: _validation(found[rate]))
+    rate = max(found, key=lambda rate: _validation(r for r in found[rate] if r.seed in shared))
     curves = [means(record, weighted=yardstick.weighted) for record in found[rate]]
     chosen = [
         float(curve[record.best_round]) for curve, record in zip(curves, found[rate], strict=True)
@@ -74,7 +78,7 @@ def _row(name: str, yardstick: Yardstick, form: Form, measured: Measured, method
     return Compared(name, method, printed, Spread.over(chosen), highest, rate, len(curves), rounds)
 
 
-def _validation(results: Sequence[Record]) -> float:
+def _validation(results: Iterable[Record]) -> float:
     return float(np.mean([record.validation[record.best_round] for record in results]))
 
 

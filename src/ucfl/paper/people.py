@@ -22,6 +22,7 @@ HEADERS = (
 )  # fmt: skip
 #: What one model for all can do, and what each user can do alone.
 COMMON, ALONE = ("fedavg", "fedprox", "scaffold"), "local"
+NOT_ENOUGH = "Not enough cells yet to say whether personalisation pays."
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,22 @@ def table(name: str, form: Form, measured: Measured) -> Table:
 
 
 def verdict(name: str, form: Form, measured: Measured) -> str:
-    """Whether personalisation pays, in a sentence, as far as there are cells."""
-    rows = {row.method: row for row in served(name, form, measured) if row.mean is not None}
+    """Whether personalisation pays, in a sentence, over the seeds that all methods have.
+
+    That is, all that have cells. One seed says nothing of the noise, so two are needed.
+    """
+    entries = [form.entry(name, method) for method in natural.methods(natural.SCENARIOS[name])]
+    there = {entry: measured[entry] for entry in entries if measured.get(entry)}
+    seeds = [{record.seed for record in each} for each in there.values()]
+    of_all = set.intersection(*seeds) if seeds else set()
+    if len(of_all) < 2:
+        return NOT_ENOUGH
+    alike = {entry: [r for r in each if r.seed in of_all] for entry, each in there.items()}
+    rows = {row.method: row for row in served(name, form, alike) if row.mean is not None}
     common = {method: rows[method] for method in COMMON if method in rows}
     personal = {m: row for m, row in rows.items() if m not in COMMON and m != ALONE}
     if not common or not personal or ALONE not in rows:
-        return "Not enough cells yet to say whether personalisation pays."
+        return NOT_ENOUGH
     shared, best = _best(common), _best(personal)
     assert shared.mean is not None
     assert best.mean is not None

@@ -34,6 +34,9 @@ RULE = (
     "The oracle is told the groups, and needs some: it is shown with the others and never ranked.",
 )
 
+#: What a table of accuracies is over.
+SHARED = "Each federation over the seeds that all methods with cells there have."
+
 #: Results by federation and method, in order of their seeds.
 Results = Mapping[str, Mapping[str, Sequence[Record]]]
 
@@ -152,7 +155,8 @@ def federations(form: Form) -> Table:
         s = form.scenarios[name]
         labels = f"Dirichlet {s.alpha:g}" if s.split == "dirichlet" else s.split
         groups = str(s.groups) if s.groups > 1 else "none"
-        setting = [str(s.users), groups, labels, str(s.rounds), f"{s.lr:g}", str(s.batch)]
+        users = "people" if s.split == "natural" else str(s.users)  # the data says how many
+        setting = [users, groups, labels, str(s.rounds), f"{s.lr:g}", str(s.batch)]
         lines.append([name, s.description, *setting, _looked_at(name)])
     heads = ("federation", "what", "users", "groups", "labels", "rounds", "lr", "batch")
     return Table("Federations", (*heads, "developed on"), lines)
@@ -167,26 +171,24 @@ def accuracies(found: Results, who: str) -> Table:
     ]
     said = {"mean": "Mean over users", "worst": "The worst user"}[who]
     title = f"{said}: accuracy in % at the validation-chosen round, main methods"
-    return Table(title, ("federation", "developed on", *names), lines)
+    return Table(title, ("federation", "developed on", *names), lines, SHARED)
 
 
 def every_method(found: Results, who: str) -> Table:
     """All methods, a row each."""
-    lines = [
-        [name, *(_spreads(each, [name], who)[0] for each in found.values())]
-        for name in methods(found)
-    ]
+    names = methods(found)
+    columns = [_spreads(each, names, who) for each in found.values()]
+    lines = [list(line) for line in zip(names, *columns, strict=True)]
     said = {"mean": "mean over users", "worst": "the worst user"}[who]
-    return Table(f"All methods: {said}", ("method", *found), lines)
+    return Table(f"All methods: {said}", ("method", *found), lines, SHARED)
 
 
 def parts(found: Results) -> Table:
-    """The layered method with its parts left out or told, over the seeds that all of them have."""
+    """The layered method with its parts left out or told, each over the seeds that both have."""
     names = [held_out.LAYERED, *held_out.PARTS]
     lines = []
     for federation, each in found.items():
-        there = {name: each[name] for name in names if each.get(name)}
-        own = there.get(held_out.LAYERED, ())
+        own = each.get(held_out.LAYERED, ())
         lines.append([federation, *(_beside(own, each.get(name)) for name in names)])
     heads = ("federation", "layered", *held_out.PARTS.values())
     note = "With the seeds that both have; in brackets, the difference to the layered method."
@@ -334,8 +336,14 @@ def _looked_at(federation: str) -> str:
 
 
 def _spreads(each: Mapping[str, Sequence[Record]], names: Sequence[str], who: str) -> list[str]:
-    """In words: a dash where nothing is measured yet, nothing where a method cannot serve."""
-    return [or_dash(spread(each[name], who, "best")) if name in each else "" for name in names]
+    """In words: a dash where nothing is measured yet, nothing where a method cannot serve.
+
+    Over the seeds that all of them have that have any: seeds draw other users.
+    """
+    there = [{r.seed for r in each[name]} for name in names if each.get(name)]
+    seeds = set.intersection(*there) if there else set()
+    shared = {name: [r for r in each[name] if r.seed in seeds] for name in names if name in each}
+    return [or_dash(spread(shared[name], who, "best")) if name in each else "" for name in names]
 
 
 def _groups_in_words(records: Sequence[Record]) -> str:

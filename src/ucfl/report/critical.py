@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from ucfl.errors import UcflError
-from ucfl.report.figures import DOUBLE, LOOK, SINGLE, canvas
+from ucfl.report.figures import DOUBLE, SINGLE, canvas, looks
 from ucfl.report.palette import styles
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 #: Inches: of a label's line, of a bar's, and of a letter of a label.
 _LINE, _BAR, _LETTER = 0.125, 0.055, 0.053
@@ -44,7 +45,7 @@ def critical_difference(
     side = [_LETTER * max(map(len, each)) + 0.32 for each in (left, right)]
     if width is None:
         width = SINGLE if len(names) <= _FEW and SINGLE - sum(side) >= _AXIS else DOUBLE
-    with mpl.rc_context({**LOOK, "axes.grid": False}):
+    with looks(grid=False):
         figure, axes = canvas(width, title, height)
         first, last = 1, max(math.ceil(max(average.values())), 2)
         inch = (last - first) / max(width - sum(side), 0.3)  # ranks in an inch of the axis

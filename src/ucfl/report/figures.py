@@ -9,15 +9,11 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
 from ucfl.errors import UcflError
@@ -25,6 +21,11 @@ from ucfl.report.palette import GROUPS, Style, styles
 from ucfl.runs import Curve
 from ucfl.runs.files import write_atomically
 from ucfl.runs.folder import deviation
+
+if TYPE_CHECKING:  # every command knows the figures' names; few draw, and matplotlib is slow
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
 Floats = NDArray[np.float64]
 
@@ -90,7 +91,7 @@ def against(
 
     Few points get markers, since a line alone would hide where something was measured.
     """
-    with mpl.rc_context(LOOK):
+    with looks():
         figure, axes = canvas(width, title)
         for label, style in styles(curves).items():
             x, values = np.asarray(curves[label][0]), _seeds_by_points(curves[label][1], label)
@@ -99,7 +100,7 @@ def against(
         if logarithmic:
             axes.set_xscale("log")
         else:
-            axes.xaxis.set_major_locator(MaxNLocator(6))
+            axes.xaxis.set_major_locator(_ticks(6))
             axes.margins(x=0.02)
         _legend(figure, axes, width)
     return figure
@@ -124,7 +125,7 @@ def over_time(
         label: (one.times, one.mean) if isinstance(one, Curve) else one
         for label, one in curves.items()
     }
-    with mpl.rc_context(LOOK):
+    with looks():
         figure, axes = canvas(width, title)
         for label, style in styles(curves).items():
             times, values = (np.asarray(part, dtype=np.float64) for part in pairs[label])
@@ -159,7 +160,7 @@ def fronts(
 
     A panel is ({label: (costs, values)}, (costs, values) of the Pareto front).
     """
-    with mpl.rc_context(LOOK):
+    with looks():
         figure, _ = canvas(width, title)
         figure.clear()
         every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
@@ -193,7 +194,7 @@ def bars(
     An infinite value has no bar and says *never*.
     """
     every = {label: np.atleast_1d(np.asarray(v, dtype=float)) for label, v in values.items()}
-    with mpl.rc_context(LOOK):
+    with looks():
         height = 0.62 + 0.2 * len(every)
         figure, axes = canvas(width, title, height)
         for place, (label, style) in enumerate(styles(every).items()):
@@ -234,12 +235,14 @@ def heat_map(
 
     Users are told by their ``names``, or their numbers.
     """
+    from matplotlib.patches import Rectangle
+
     matrix = np.asarray(weights, dtype=np.float64)
     users = len(matrix)
     streams = np.zeros(users, dtype=int) if labels is None else np.asarray(labels, dtype=int)
     order = np.argsort(streams, kind="stable")
     ends = np.cumsum(np.bincount(streams)) - 0.5
-    with mpl.rc_context({**LOOK, "axes.grid": False}):
+    with looks(grid=False):
         figure, axes = canvas(width, title, 0.84 * width)
         image = axes.imshow(matrix[np.ix_(order, order)], cmap="Blues", vmin=0)
         start = -0.5
@@ -286,7 +289,7 @@ def silhouettes(
 ) -> Figure:
     """Silhouette against k from one value or one per seed; the recommended k has a ring."""
     picks = dict.fromkeys(scores, recommended) if isinstance(recommended, int) else recommended
-    with mpl.rc_context(LOOK):
+    with looks():
         figure, axes = canvas(width, title)
         for label, style in styles(scores).items():
             ks = sorted(scores[label])
@@ -301,7 +304,7 @@ def silhouettes(
                     color=style.light, fontsize=6.5,
                 )  # fmt: skip
         axes.set(xlabel="number of streams $k$", ylabel="silhouette")
-        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        axes.xaxis.set_major_locator(_ticks(8, integer=True))
         axes.margins(y=0.12)
         _legend(figure, axes, width)
     return figure
@@ -312,7 +315,7 @@ def save(figure: Figure, path: str | Path) -> Path:
     file = check_suffix(Path(path))
     undated: Any = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}
     picture = io.BytesIO()  # on a full disk, matplotlib's own errors say nothing
-    with mpl.rc_context(LOOK):
+    with looks():
         figure.savefig(picture, format=file.suffix[1:], metadata=undated[file.suffix])
     write_atomically(file, lambda path: path.write_bytes(picture.getvalue()))
     return file
@@ -325,8 +328,17 @@ def check_suffix(file: Path) -> Path:
     return file
 
 
+def looks(*, grid: bool = True) -> AbstractContextManager[None]:
+    """Inside, matplotlib draws and writes with :data:`LOOK`."""
+    import matplotlib as mpl
+
+    return mpl.rc_context({**LOOK, "axes.grid": grid})
+
+
 def canvas(width: float, title: str, height: float | None = None) -> tuple[Figure, Axes]:
     """A figure without pyplot, which would keep it for ever."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height or 0.68 * min(width, 4.2)), layout="constrained")
     axes = figure.subplots()
     axes.set_title(title, loc="left")
@@ -344,6 +356,12 @@ def _line_with_spread(
         low = np.maximum(mean - spread, values.min(0))
         high = np.minimum(mean + spread, values.max(0))
         axes.fill_between(x, low, high, color=style.light, alpha=0.15, lw=0)
+
+
+def _ticks(most: int, *, integer: bool = False) -> MaxNLocator:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(most, integer=integer)
 
 
 def _legend(figure: Figure, axes: Axes, width: float) -> None:

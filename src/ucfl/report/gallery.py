@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from ucfl.errors import UcflError
 from ucfl.measure import Measure
@@ -16,6 +15,9 @@ from ucfl.runs import Curve, Run, curve
 from ucfl.runs.budget import Cost, pareto_front, spendings
 from ucfl.runs.timing import common_target
 from ucfl.users.names import numbered_names
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Runs = dict[str, list[Run]]
 
