@@ -56,6 +56,21 @@ def test_fedfomo_weighs_models_by_what_they_gain(users, fed, model):
     assert close(algorithm.models(state), torch.stack(before), atol=1e-9)
 
 
+def test_fedfomos_distances_are_precise_for_many_users():
+    """float32 products lose what models that are near each other differ by."""
+    fed = make_federation(make_users([12] * 30), double=False, lr=0.001)
+    algorithm = find("fedfomo")
+    before = fed.initial()
+    after = fed.train(before, 1)
+    state = algorithm.round(fed, {**algorithm.start(fed), "theta": before}, 1)
+    apart = (before.double()[:, None] - after.double()[None]).norm(dim=2)
+    gain = (fed.loss(before)[:, None] - fed.losses(after).T).double()
+    weights = (gain / apart).clamp(min=0)
+    total = weights.sum(1, keepdim=True)
+    expected = torch.where(total > 0, weights / total, torch.eye(30, dtype=torch.float64))
+    assert close(state["weights"], expected, atol=1e-6)
+
+
 def test_fedfomo_receives_few_models_and_explores():
     users = make_users([10] * 8)
     fed = make_federation(users)

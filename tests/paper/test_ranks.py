@@ -27,6 +27,11 @@ def test_a_rising_function_of_a_federation_changes_no_rank(values, scale, offset
     np.testing.assert_array_equal(ranks(changed), ranks(values))
 
 
+def test_a_method_without_a_value_is_last_and_the_others_keep_their_ranks():
+    table = ranks(np.array([[70.0, np.nan, 80.0], [60.0, 50.0, 40.0]]))
+    np.testing.assert_array_equal(table, [[2, 3, 1], [1, 2, 3]])
+
+
 @given(tables, st.randoms())
 def test_the_order_of_methods_and_federations_changes_nothing(values, random):
     order, rows = list(range(values.shape[1])), list(range(values.shape[0]))

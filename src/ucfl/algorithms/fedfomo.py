@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
-from ucfl.collaboration import Mixing
+from ucfl.collaboration import Mixing, distances_between
 from ucfl.errors import UcflError
 from ucfl.federation import Federation, draws
 from ucfl.options import Share
@@ -53,7 +53,7 @@ class FedFomo(Algorithm):
         before, affinity = tensor(state, "theta"), tensor(state, "affinity")
         after = fed.train(before, t)
         gain = fed.loss(before)[:, None] - fed.losses(after).T  # [user, model]
-        distance = torch.cdist(before, after).double().clamp(min=1e-12)
+        distance = distances_between(before, after).sqrt().clamp(min=1e-12)
         weights = (gain.double() / distance).nan_to_num(0).clamp(0, MOST)
         weights = weights * self.offers(fed, affinity, t)
         if fed.present is not None:  # nobody receives from or for absent users

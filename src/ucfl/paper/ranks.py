@@ -82,8 +82,12 @@ def block(scores: Scores, required: Collection[str]) -> Block | None:
 
 
 def ranks(values: Floats) -> Floats:
-    """[federations, methods]: 1 for the highest value of a row; equal values share their ranks."""
-    found: Floats = scipy.stats.rankdata(-values, axis=1, method="average")
+    """[federations, methods]: 1 for the highest value of a row; equal values share their ranks.
+
+    A method without a value (NaN: every user's model diverged) is last.
+    """
+    known = np.where(np.isnan(values), -np.inf, values)
+    found: Floats = scipy.stats.rankdata(-known, axis=1, method="average")
     return found
 
 
