@@ -24,7 +24,7 @@ test-long: $(READY)
 
 # Measures every test, so that `make check` knows which are fast.
 durations: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not long" --measure
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not long" --measure -n auto
 
 # The site, in build/site; a warning is an error.
 docs: $(READY)
