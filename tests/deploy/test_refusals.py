@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import threading
@@ -98,6 +99,34 @@ def test_measurements_that_cannot_be_used_leave_their_user_out(
     assert "refused: the answer of user-03: 'gradients' holds NaN or infinite" in caplog.text
     assert run.names == list(users.names[:3])
     assert run.checkpoint.history["test_accuracy"].isfinite().all()
+
+
+def test_seconds_that_nobody_asked_for_are_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    users = people()
+    liar = User("user-03", users.select([3]), Store(tmp_path / "liar" / "state"))
+
+    def answer(node: SuperNode) -> Callable[[str, RecordDict], RecordDict]:
+        liar.ended = node.end
+
+        def changed(kind: str, asked: RecordDict) -> RecordDict:
+            reply = liar.answer(kind, asked)
+            if kind == ROUND:
+                reply.config_records["call"]["json"] = json.dumps(
+                    call_of(reply) | {"seconds": {"exchange": 1.0}}
+                )
+            return reply
+
+        return changed
+
+    with loopback(tmp_path) as found, caplog.at_level(logging.INFO, "ucfl.deploy"):
+        for name in users.names[:3]:
+            found.start_user(name, users)
+        found.start("user-03", answer, found.key("user-03"))
+        run = found.train("fedavg", 4, rounds=1)
+    assert "refused: the answer of user-03: its values do not fit: seconds" in caplog.text
+    assert run.checkpoint.cohorts.tolist() == [[True, True, True, False]]
 
 
 def test_another_model_an_unregistered_key_and_no_tls_are_refused(
