@@ -24,7 +24,7 @@ from ucfl.deploy.protocol import MEASURED, METRICS, ROUND, UPLOAD
 from ucfl.deploy.superlink import SuperLink
 from ucfl.deploy.supernode import SuperNode
 from ucfl.deploy.user import User
-from ucfl.errors import UcflError
+from ucfl.errors import Diverged, UcflError
 
 Change = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
@@ -127,6 +127,15 @@ def test_seconds_that_nobody_asked_for_are_refused(
         run = found.train("fedavg", 4, rounds=1)
     assert "refused: the answer of user-03: its values do not fit: seconds" in caplog.text
     assert run.checkpoint.cohorts.tolist() == [[True, True, True, False]]
+
+
+def test_where_everybody_diverges_the_run_ends_with_a_sentence(tmp_path: Path) -> None:
+    users = people()
+    with loopback(tmp_path) as found:
+        for name in users.names[:2]:
+            found.start_user(name, users)
+        with pytest.raises(Diverged, match="in round 1: NaN or infinite values"):
+            found.train("fedavg", 2, rounds=2, lr=1e30)
 
 
 def test_another_model_an_unregistered_key_and_no_tls_are_refused(

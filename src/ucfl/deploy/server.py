@@ -40,7 +40,7 @@ from ucfl.deploy.protocol import (
 from ucfl.deploy.roster import AtServer, Elsewhere, Member, Roster
 from ucfl.deploy.superlink import Reply
 from ucfl.deploy.user import checksum, metric_names
-from ucfl.errors import UcflError, unreadable
+from ucfl.errors import Diverged, UcflError, unreadable
 from ucfl.federation import Architecture, Federation
 from ucfl.runs import stopping
 from ucfl.runs.building import federation
@@ -429,6 +429,8 @@ class Server(Contact):
         for user in answers.diverged:
             log.warning("%s diverged in round %d and is left out", self.roster.names[user], t)
         m = len(self.roster.members)
+        if len(dropped) == m:  # nobody is left to ask
+            raise Diverged(answers.diverged, self.roster.names, t)
         present = torch.zeros(m, dtype=torch.bool)
         present[answers.present] = True
         mixing = present & self.roster.founders
