@@ -138,6 +138,20 @@ def test_where_everybody_diverges_the_run_ends_with_a_sentence(tmp_path: Path) -
             found.train("fedavg", 2, rounds=2, lr=1e30)
 
 
+def test_a_file_among_the_keys_that_is_none_ends_no_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Keys are copied there while the server runs, and half a file is no key yet."""
+    users = people()
+    with loopback(tmp_path) as found, caplog.at_level(logging.INFO, "ucfl.deploy"):
+        for name in users.names:
+            found.start_user(name, users)
+        server = found.server("fedavg", 4, rounds=2)
+        server.on_round = lambda _: (tmp_path / "keys" / "half.pub").write_text("-----BEGIN")
+        assert server.run(resume=False, fresh=False).checkpoint.round == 2
+    assert caplog.text.count("half.pub is no public key") == 1
+
+
 def test_another_model_an_unregistered_key_and_no_tls_are_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
