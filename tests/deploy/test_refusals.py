@@ -25,6 +25,7 @@ from ucfl.deploy.superlink import SuperLink
 from ucfl.deploy.supernode import SuperNode
 from ucfl.deploy.user import User
 from ucfl.errors import Diverged, UcflError
+from ucfl.runs.progress import Progress
 
 Change = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
@@ -150,6 +151,39 @@ def test_a_file_among_the_keys_that_is_none_ends_no_run(
         server.on_round = lambda _: (tmp_path / "keys" / "half.pub").write_text("-----BEGIN")
         assert server.run(resume=False, fresh=False).checkpoint.round == 2
     assert caplog.text.count("half.pub is no public key") == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda sent: {"gradients": sent["gradients"]},
+        lambda sent: {**sent, "gradients": sent["gradients"] / 0},
+    ],
+    ids=["a part is missing", "NaN"],
+)
+def test_a_late_users_measurements_that_cannot_be_used_leave_it_out_alone(
+    change: Change, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    users = people()
+
+    def come(progress: Progress) -> None:
+        if progress.round == 1 and "user-03" not in found.threads:
+            dishonest(found, "user-03", change, MEASURED)
+            with found.link.state.changed:
+                here = found.link.state.changed.wait_for(
+                    lambda: "user-03" in found.link.online(), 30
+                )
+            assert here
+
+    with loopback(tmp_path) as found, caplog.at_level(logging.INFO, "ucfl.deploy"):
+        for name in users.names[:3]:
+            found.start_user(name, users)
+        server = found.server("user-centric", 3, rounds=3)
+        server.on_round = come
+        run = server.run(resume=False, fresh=False)
+    assert "refused: the answer of user-03" in caplog.text
+    assert run.names == list(users.names[:3])
+    assert run.checkpoint.round == 3
 
 
 def test_another_model_an_unregistered_key_and_no_tls_are_refused(

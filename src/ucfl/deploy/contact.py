@@ -154,6 +154,10 @@ class Contact:
             self.silent[name] = time.monotonic()  # asked again when it asks for messages
             log.warning("%s did not answer within %.0f seconds (%s)", name, seconds, kind)
 
+    def is_silent(self, name: str) -> bool:
+        """Whether a user has missed a deadline and has not asked for messages since."""
+        return self.link.heard(name) <= self.silent.get(name, -1.0)
+
     def refuse(self, user: str, why: Refused) -> None:
         """Say that an answer cannot be used."""
         log.warning("refused: the answer of %s: %s", user, why)

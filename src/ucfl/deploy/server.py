@@ -10,7 +10,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 
 import torch
@@ -223,22 +223,13 @@ class Server(Contact):
         """
         if not self._measures():
             return {}
-        initial = record({"row": self.fed.rows.initial})
         found: dict[str, dict[str, Tensor]] = {}
         until = time.monotonic() + self.plan.patience
         while missing := set(names) - set(found) - self.refused:
             self.check_stop(0)
-            asked = {
-                name: content(self._settings(name).model_dump(), **{INITIAL: initial})
-                for name in missing & self.link.online()
-            }
-            for reply in self.exchange(asked, COLLABORATE, self.plan.deadline):
-                try:
-                    sent = tensors_of(content_of(reply), MEASURED)
-                    found[reply.user] = self._checked_measurements(sent, found)
-                except Refused as error:
-                    self.refuse(reply.user, error)
-                    self.refused.add(reply.user)
+            asked = missing & self.link.online()
+            for name, measured in self._measured(asked, next(iter(found.values()), None)):
+                found[name] = measured
             if time.monotonic() > until:
                 some = ", ".join(sorted(set(names) - set(found))[:3])
                 raise UcflError(
@@ -249,24 +240,46 @@ class Server(Contact):
         if not found:
             raise UcflError("no user's measurements can be used; see the log for why.")
         names = [name for name in names if name in found]
-        down, up = self.fed.rows.bytes, sum(size(each) for each in found.values())
-        self.ledger.add(0, down=down, delivered=down * len(names), up=up)
+        self._count_measured(list(found.values()))
         words = sorted(found[names[0]])
         return {word: torch.cat([found[name][word] for name in names]) for word in words}
+
+    def _measured(
+        self, names: set[str], form: Mapping[str, Tensor] | None
+    ) -> Iterator[tuple[str, dict[str, Tensor]]]:
+        """Ask these users once: who answers, with what it measured, or is refused.
+
+        Measurements have the ``form`` of another user's; where there is none yet, the first one's.
+        """
+        initial = record({"row": self.fed.rows.initial})
+        asked = {
+            name: content(self._settings(name).model_dump(), **{INITIAL: initial}) for name in names
+        }
+        for reply in self.exchange(asked, COLLABORATE, self.plan.deadline):
+            try:
+                sent = tensors_of(content_of(reply), MEASURED)
+                form = self._checked_measurements(sent, sent if form is None else form)
+                yield reply.user, dict(sent)
+            except Refused as error:
+                self.refuse(reply.user, error)
+                self.refused.add(reply.user)
+
+    def _count_measured(self, found: Sequence[Mapping[str, Tensor]]) -> None:
+        down, up = self.fed.rows.bytes, sum(size(each) for each in found)
+        self.ledger.add(0, down=down, delivered=down * len(found), up=up)
 
     def _measures(self) -> bool:
         """Whether the algorithm asks anything before the first round."""
         return type(self.plan.algorithm).measured is not Algorithm.measured
 
     def _checked_measurements(
-        self, sent: Mapping[str, Tensor], others: Mapping[str, Mapping[str, Tensor]]
+        self, sent: Mapping[str, Tensor], form: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """One user's row of everything, finite and of the form that others' rows have."""
         if not sent or any(value.shape[:1] != (1,) for value in sent.values()):
             raise Refused("its measurements have no row of its own")
         if "gradients" in sent and sent["gradients"].shape[1] > self.fed.rows.size:
             raise Refused("its gradient is longer than the model")
-        form = next(iter(others.values()), sent)
         return checked(sent, {n: (v.dtype, tuple(v.shape)) for n, v in form.items()})
 
     def _settings(self, name: str) -> Settings:
@@ -348,7 +361,7 @@ class Server(Contact):
         broadcast, asked = Broadcast(state, rule, self.fed.rows.size), {}
         for name in sorted(self.link.online() & set(self.roster.names)):
             place = self.roster.place(name)
-            if place in point.dropped or self.link.heard(name) <= self.silent.get(name, -1.0):
+            if place in point.dropped or self.is_silent(name):
                 continue
             columns, records = broadcast.to(place)
             values = None
@@ -456,6 +469,7 @@ class Server(Contact):
         """Users who come now: their row of W is made, and they join the nearest stream."""
         self.register()
         new = self.link.online() - set(self.roster.names) - self.refused
+        new = {name for name in new if not self.is_silent(name)}
         for about in self.asked_to_join(new, self.roster) if point.round else ():
             if about.classes > self.users.classes:
                 self.refuse(about.name, Refused("it has classes that nobody else has"))
@@ -465,11 +479,21 @@ class Server(Contact):
         return point
 
     def _with_late_user(self, point: Checkpoint, member: Member) -> Checkpoint:
-        """The run with one more user, who listens to a stream and has no weight in any."""
-        fed, m = self.fed, len(self.roster.members)
+        """The run with one more user, who listens to a stream and has no weight in any.
+
+        Nobody waits for one whose measurements do not come, or cannot be used.
+        """
+        fed, m, before = self.fed, len(self.roster.members), self.roster
         self.roster = replace(self.roster, members=(*self.roster.members, member))
-        theirs = self._collaboration([member.name])
         ours = {name: rows[:m] for name, rows in (self._stored_measurements() or {}).items()}
+        theirs: dict[str, Tensor] = {}
+        if self._measures():
+            form = {name: rows[:1] for name, rows in ours.items()}
+            theirs = dict(self._measured({member.name}, form)).get(member.name, {})
+            if not theirs:
+                self.roster = before
+                return point
+            self._count_measured([theirs])
         state = with_one_more(self.plan.algorithm, fed, point.state, ours, theirs)
         self._federate()
         self._keep_measurements({name: torch.cat([ours[name], theirs[name]]) for name in ours})
@@ -481,9 +505,8 @@ class Server(Contact):
             for name, rows in point.history.items()
         }
         nobody = torch.zeros(point.round, 1, dtype=torch.bool)
-        before = torch.ones(point.round, m, dtype=torch.bool)
-        before = before if point.present is None else point.present
-        return replace(point, state=state, history=history, present=torch.cat([before, nobody], 1))
+        present = torch.cat([point.cohorts, nobody], 1)
+        return replace(point, state=state, history=history, present=present)
 
     def _told(self, point: Checkpoint) -> Checkpoint:
         return replace(point, findings=self.plan.algorithm.findings(seen(point.state)))
