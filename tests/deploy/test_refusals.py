@@ -153,6 +153,29 @@ def test_a_file_among_the_keys_that_is_none_ends_no_run(
     assert caplog.text.count("half.pub is no public key") == 1
 
 
+def test_a_folder_that_cannot_be_used_is_told_before_anybody_is_waited_for(tmp_path: Path) -> None:
+    users = people()
+    with loopback(tmp_path) as found:
+        for name in users.names[:2]:
+            found.start_user(name, users)
+        run = found.train("fedavg", 2, rounds=1)
+        before = (run.folder / "checkpoint.safetensors").read_bytes()
+        server = found.server("fedavg", 2, rounds=1)
+        server.gathered = lambda roster: pytest.fail("users are waited for")  # type: ignore[method-assign]
+        with pytest.raises(UcflError, match="holds a run; continue it with --resume"):
+            server.run(resume=False, fresh=False)
+        with pytest.raises(UcflError, match="give one of them"):
+            server.run(resume=True, fresh=True)
+        (tmp_path / "begun" / ".run.json-1-ab.unfinished").mkdir(parents=True)
+        server.folder = tmp_path / "begun"  # by a process that was killed
+        with pytest.raises(pytest.fail.Exception):
+            server.run(resume=False, fresh=False)
+        server.folder = tmp_path / "keys"
+        with pytest.raises(UcflError, match="is not empty and holds no run"):
+            server.run(resume=False, fresh=False)
+    assert (run.folder / "checkpoint.safetensors").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -45,7 +45,7 @@ from ucfl.federation import Architecture, Federation
 from ucfl.runs import stopping
 from ucfl.runs.building import federation
 from ucfl.runs.checkpoint import Checkpoint, before
-from ucfl.runs.claim import claimed
+from ucfl.runs.claim import check_place, check_wish, claimed
 from ucfl.runs.configuration import Configuration, explicit
 from ucfl.runs.deployment import BETWEEN_MACHINES
 from ucfl.runs.files import write_atomically
@@ -82,6 +82,13 @@ class Server(Contact):
     def run(self, *, resume: bool, fresh: bool) -> Run:
         """Train to the last round, or until a stop is asked for."""
         self.plan.check()
+        check_wish(resume=resume, fresh=fresh)
+        check_place(self.folder)  # before anybody is waited for
+        if not (resume or fresh) and checkpoint_file(self.folder).exists():
+            raise UcflError(
+                f"{self.folder} holds a run; continue it with --resume, replace it with --fresh, "
+                "or give --out another folder."
+            )
         with stopping.between_rounds():
             known = self._known(resume=resume)
             self.roster = known or self.gathered(Roster(secrets.token_hex(8), ()))
@@ -372,7 +379,7 @@ class Server(Contact):
             turn = Turn(
                 settings=self._settings(name),
                 previous=point.round,
-                present=bool(point.round) and bool(self._cohorts(point)[-1, place]),
+                present=bool(point.round) and bool(point.cohorts[-1, place]),
                 round=None if t is None or not self._in_cohort(name, t) else t,
                 columns=columns,
                 begin=values,
@@ -384,11 +391,6 @@ class Server(Contact):
         """Whether a user is to train in round t; the others finish and evaluate the one before."""
         cohort = self.plan.algorithm.cohort(self.fed, t)
         return cohort is None or bool(cohort[self.roster.place(name)])
-
-    def _cohorts(self, point: Checkpoint) -> Tensor:
-        """[round, m]: who took part in which round."""
-        everyone = torch.ones(point.round, len(self.roster.members), dtype=torch.bool)
-        return everyone if point.present is None else point.present
 
     def _take(self, reply: Reply, answers: Answers, *, training: bool) -> None:
         """One user's answer to a round, if it can be used."""
@@ -460,7 +462,7 @@ class Server(Contact):
             state=state,
             traffic=torch.cat([point.traffic, row]),
             dropped=dropped,
-            present=None if everyone else torch.cat([self._cohorts(point), present[None]]),
+            present=None if everyone else torch.cat([point.cohorts, present[None]]),
         )
 
     # -- who comes later --------------------------------------------------------------------
