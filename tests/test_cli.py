@@ -45,6 +45,13 @@ def test_run_prints_a_table_and_says_where_it_is(data, tmp_path):
     assert "\x1b" not in done.stdout + done.stderr
 
 
+def test_text_in_brackets_is_printed_as_it_is(data, tmp_path):
+    place = "[old] runs/a[/b]:key:"
+    done = ucfl("run", data, "--model", "mlp", "--rounds", "1", "--out", place, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"The run is in {place}" in done.stdout
+
+
 def test_compare_prints_one_object_and_nothing_else(data, tmp_path):
     done = ucfl(
         "compare", data, "--model", "mlp", "--rounds", 2, "--algorithms", "fedavg,local",

@@ -35,9 +35,15 @@ from ucfl.runs.progress import OnRound
 from ucfl.users.acquire import OnBytes
 from ucfl.wireless import SYSTEMS, Plan
 
+
+def console(**options: Any) -> Console:
+    """Text as it is: nothing in the name of a folder, user or method is markup or an emoji."""
+    return Console(highlight=False, markup=False, emoji=False, **options)
+
+
 #: Answers go to standard output, everything else to standard error.
-answers = Console(highlight=False)
-notes = Console(stderr=True, highlight=False)
+answers = console()
+notes = console(stderr=True)
 
 
 @contextmanager
@@ -51,7 +57,7 @@ def rounds_shown() -> Iterator[OnRound]:
 
 def _live_bars() -> Iterator[OnRound]:
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
         TextColumn("mean {task.fields[mean]}  worst {task.fields[worst]}"),
@@ -119,7 +125,7 @@ def show_table(headers: Sequence[str], rows: Sequence[Sequence[str]], title: str
     if answers.is_terminal:
         answers.print(table)
     else:
-        Console(file=answers.file, width=400, highlight=False).print(table)
+        console(file=answers.file, width=400).print(table)
 
 
 def show_comparison(result: dict[str, Any]) -> None:
@@ -158,7 +164,7 @@ def show_comparison(result: dict[str, Any]) -> None:
         if measure.goodness(mean["best"]) < measure.goodness(mean["final"])
     ]
     if lower:
-        answers.print(why_lower(lower), soft_wrap=True, markup=False)
+        answers.print(why_lower(lower), soft_wrap=True)
     if late:
         answers.print(
             "newcomers: users that training never saw, with the model that they get; tuned: after "
@@ -211,7 +217,7 @@ def show_plan(plan: Plan, system: str) -> None:
     show_table([*headers, "score", ""], rows, f"Streams on {system}")
     if len(options) < len(plan.options):
         answers.print(f"{len(plan.options) - len(options)} more rows with --json.")
-    answers.print(f"Take {plan.reason}", soft_wrap=True, markup=False)
+    answers.print(f"Take {plan.reason}", soft_wrap=True)
 
 
 def _from_to(first: str, last: str) -> str:
@@ -248,7 +254,6 @@ def show_best(found: Spending, best: Point, measure: Measure, within: str) -> No
         f"Within {within}, take {found.words}: {measure.text(best.test)}{measure.sign} mean "
         f"{measure.words} after {rounds}.",
         soft_wrap=True,
-        markup=False,
     )
 
 
@@ -270,14 +275,14 @@ def show_times(times: dict[str, Any], unit: str) -> None:
     goal = f"{measure.text(times['target'])}{measure.sign}"
     show_table([*headers, "rounds"], rows, f"Time to {goal} mean {measure.words}")
     if times["unequal"]:
-        answers.print(times["unequal"], soft_wrap=True, markup=False)
+        answers.print(times["unequal"], soft_wrap=True)
 
 
 def show_story(story: Story) -> None:
     """What the report page tells, in the terminal."""
 
     def say(text: str) -> None:
-        answers.print(text, soft_wrap=not answers.is_terminal, markup=False)
+        answers.print(text, soft_wrap=not answers.is_terminal)
 
     scenario, seeds = story["scenario"], story["seeds"]
     which = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
@@ -323,7 +328,7 @@ def _show_users(story: Story, users: Story) -> None:
     """Streams, and the users who would be better off without personalisation."""
     learnt, seed = users["collaboration"], users["seed"]
     if learnt:
-        answers.print(f"Streams, seed {seed}: {learnt['reason']}", soft_wrap=True, markup=False)
+        answers.print(f"Streams, seed {seed}: {learnt['reason']}", soft_wrap=True)
     measure = measure_of(story)
     sign = 1 if measure.more_is_better else -1
     best = users["final"].get(story["personal"])
@@ -341,7 +346,6 @@ def _show_users(story: Story, users: Story) -> None:
             f"Seed {seed}: {len(losers)} of {len(best)} users are better off with {rival} than "
             f"with {story['personal']}{': ' + named + more if losers else ''}.",
             soft_wrap=True,
-            markup=False,
         )
 
 

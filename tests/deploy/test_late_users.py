@@ -128,3 +128,22 @@ def test_a_run_with_a_late_user_goes_on_after_a_stop(tmp_path: Path) -> None:
     for name, values in alone.checkpoint.history.items():
         found_now = run.checkpoint.history[name][:, :4]
         torch.testing.assert_close(found_now, values, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "layered-user-centric:personal_model=never"])
+def test_a_round_in_which_only_late_users_are_there_mixes_nothing(
+    method: str, tmp_path: Path
+) -> None:
+    with loopback(tmp_path) as found:
+        server = late_server(found, method)
+        take = server._take_upload
+
+        def founders_are_late(user: int, *given: object) -> None:
+            if user == 4 or len(server.roster.members) < 5:
+                take(user, *given)  # type: ignore[arg-type]
+
+        server._take_upload = founders_are_late  # type: ignore[method-assign]
+        run = server.run(resume=False, fresh=False)
+    cohorts = run.checkpoint.cohorts
+    assert cohorts[-1].tolist() == [False, False, False, False, True]
+    assert run.checkpoint.round == ROUNDS

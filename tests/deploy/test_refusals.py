@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import threading
@@ -23,7 +24,8 @@ from ucfl.deploy.protocol import MEASURED, METRICS, ROUND, UPLOAD
 from ucfl.deploy.superlink import SuperLink
 from ucfl.deploy.supernode import SuperNode
 from ucfl.deploy.user import User
-from ucfl.errors import UcflError
+from ucfl.errors import Diverged, UcflError
+from ucfl.runs.progress import Progress
 
 Change = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
@@ -98,6 +100,113 @@ def test_measurements_that_cannot_be_used_leave_their_user_out(
     assert "refused: the answer of user-03: 'gradients' holds NaN or infinite" in caplog.text
     assert run.names == list(users.names[:3])
     assert run.checkpoint.history["test_accuracy"].isfinite().all()
+
+
+def test_seconds_that_nobody_asked_for_are_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    users = people()
+    liar = User("user-03", users.select([3]), Store(tmp_path / "liar" / "state"))
+
+    def answer(node: SuperNode) -> Callable[[str, RecordDict], RecordDict]:
+        liar.ended = node.end
+
+        def changed(kind: str, asked: RecordDict) -> RecordDict:
+            reply = liar.answer(kind, asked)
+            if kind == ROUND:
+                reply.config_records["call"]["json"] = json.dumps(
+                    call_of(reply) | {"seconds": {"exchange": 1.0}}
+                )
+            return reply
+
+        return changed
+
+    with loopback(tmp_path) as found, caplog.at_level(logging.INFO, "ucfl.deploy"):
+        for name in users.names[:3]:
+            found.start_user(name, users)
+        found.start("user-03", answer, found.key("user-03"))
+        run = found.train("fedavg", 4, rounds=1)
+    assert "refused: the answer of user-03: its values do not fit: seconds" in caplog.text
+    assert run.checkpoint.cohorts.tolist() == [[True, True, True, False]]
+
+
+def test_where_everybody_diverges_the_run_ends_with_a_sentence(tmp_path: Path) -> None:
+    users = people()
+    with loopback(tmp_path) as found:
+        for name in users.names[:2]:
+            found.start_user(name, users)
+        with pytest.raises(Diverged, match="in round 1: NaN or infinite values"):
+            found.train("fedavg", 2, rounds=2, lr=1e30)
+
+
+def test_a_file_among_the_keys_that_is_none_ends_no_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Keys are copied there while the server runs, and half a file is no key yet."""
+    users = people()
+    with loopback(tmp_path) as found, caplog.at_level(logging.INFO, "ucfl.deploy"):
+        for name in users.names:
+            found.start_user(name, users)
+        server = found.server("fedavg", 4, rounds=2)
+        server.on_round = lambda _: (tmp_path / "keys" / "half.pub").write_text("-----BEGIN")
+        assert server.run(resume=False, fresh=False).checkpoint.round == 2
+    assert caplog.text.count("half.pub is no public key") == 1
+
+
+def test_a_folder_that_cannot_be_used_is_told_before_anybody_is_waited_for(tmp_path: Path) -> None:
+    users = people()
+    with loopback(tmp_path) as found:
+        for name in users.names[:2]:
+            found.start_user(name, users)
+        run = found.train("fedavg", 2, rounds=1)
+        before = (run.folder / "checkpoint.safetensors").read_bytes()
+        server = found.server("fedavg", 2, rounds=1)
+        server.gathered = lambda roster: pytest.fail("users are waited for")  # type: ignore[method-assign]
+        with pytest.raises(UcflError, match="holds a run; continue it with --resume"):
+            server.run(resume=False, fresh=False)
+        with pytest.raises(UcflError, match="give one of them"):
+            server.run(resume=True, fresh=True)
+        (tmp_path / "begun" / ".run.json-1-ab.unfinished").mkdir(parents=True)
+        server.folder = tmp_path / "begun"  # by a process that was killed
+        with pytest.raises(pytest.fail.Exception):
+            server.run(resume=False, fresh=False)
+        server.folder = tmp_path / "keys"
+        with pytest.raises(UcflError, match="is not empty and holds no run"):
+            server.run(resume=False, fresh=False)
+    assert (run.folder / "checkpoint.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda sent: {"gradients": sent["gradients"]},
+        lambda sent: {**sent, "gradients": sent["gradients"] / 0},
+    ],
+    ids=["a part is missing", "NaN"],
+)
+def test_a_late_users_measurements_that_cannot_be_used_leave_it_out_alone(
+    change: Change, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    users = people()
+
+    def come(progress: Progress) -> None:
+        if progress.round == 1 and "user-03" not in found.threads:
+            dishonest(found, "user-03", change, MEASURED)
+            with found.link.state.changed:
+                here = found.link.state.changed.wait_for(
+                    lambda: "user-03" in found.link.online(), 30
+                )
+            assert here
+
+    with loopback(tmp_path) as found, caplog.at_level(logging.INFO, "ucfl.deploy"):
+        for name in users.names[:3]:
+            found.start_user(name, users)
+        server = found.server("user-centric", 3, rounds=3)
+        server.on_round = come
+        run = server.run(resume=False, fresh=False)
+    assert "refused: the answer of user-03" in caplog.text
+    assert run.names == list(users.names[:3])
+    assert run.checkpoint.round == 3
 
 
 def test_another_model_an_unregistered_key_and_no_tls_are_refused(

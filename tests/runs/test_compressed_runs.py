@@ -78,6 +78,7 @@ def test_the_round_in_which_somebody_diverges_takes_nothing_of_what_others_owe(t
     owed = run.checkpoint.state["uplink/0"]
     assert owed.isfinite().all()
     assert not owed[0].any()
+    assert np.isfinite(run.record.band).all()  # the others' band goes on
     assert owed[[1, 2]].any(1).all()
 
 

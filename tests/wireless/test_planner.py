@@ -66,6 +66,17 @@ def test_ones_own_trade_off(monkeypatch, tmp_path):
     assert plan(tradeoff="mine_tradeoff:five").recommended.streams == 5
 
 
+def test_ones_own_trade_off_is_asked_about_streams_alone_and_gives_numbers(tmp_path, monkeypatch):
+    (tmp_path / "other_tradeoff.py").write_text(
+        "def each(k, s, slowdown):\n    return s / k\n"
+        "def lost(k, s, slowdown):\n    return float('nan')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert plan(tradeoff="other_tradeoff:each", own_weight=0.99).recommended.streams == 0
+    with pytest.raises(UcflError, match="other_tradeoff:lost is no number for k = 1"):
+        plan(tradeoff="other_tradeoff:lost")
+
+
 def test_streams_in_seconds_and_joules():
     found = plan("urban-macro")
     assert found.unit == "s"
@@ -138,6 +149,8 @@ def test_an_energy_budget_of_a_round_binds():
         (lambda: plan(tradeoff="silhouete"), "unknown trade-off"),
         (lambda: plan(tradeoff="silhouette:1"), "takes no number"),
         (lambda: plan(tradeoff="silhouette-per-time:x"), "write a number"),
+        (lambda: plan(tradeoff="silhouette-per-time:nan"), "write a number"),
+        (lambda: plan(tradeoff="silhouette-minus-cost:inf"), "write a number"),
         (lambda: plan(tradeoff="nowhere:function"), "could not be loaded"),
     ],
 )

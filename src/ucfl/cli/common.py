@@ -141,7 +141,7 @@ def print_json(value: Any) -> None:
 
 def say(text: str) -> None:
     """A remark on standard error."""
-    display.notes.print(f"ucfl: {text}", soft_wrap=True, markup=False)
+    display.notes.print(f"ucfl: {text}", soft_wrap=True)
 
 
 def target_from(text: str | None, found: Mapping[str, Sequence[runs.Run]]) -> float | None:

@@ -28,7 +28,7 @@ def scenarios_command(
     if as_json:
         print_json({key: scenario.model_dump(mode="json") for key, scenario in chosen.items()})
     elif name:
-        display.answers.print(to_toml(chosen[name]), soft_wrap=True, markup=False)
+        display.answers.print(to_toml(chosen[name]), soft_wrap=True)
     else:
         headers = ["scenario", "users", "groups", "model", "rounds", "description"]
         rows = [

@@ -34,7 +34,7 @@ def report_command(
         file = out if out is not None else folders[0] / "report.html"
         page = report.page(story)
         write_atomically(file, lambda path: path.write_text(page, encoding="utf-8"))
-        display.answers.print(f"The report is in {file}", soft_wrap=True, markup=False)
+        display.answers.print(f"The report is in {file}", soft_wrap=True)
         if open_:
             typer.launch(str(file))
 
@@ -62,7 +62,7 @@ def figure_command(
     rounds = {label: [run.checkpoint.round for run in each] for label, each in runs.items()}
     if unequal := unequal_rounds(rounds):
         say(unequal)
-    display.answers.print(f"The figure is in {file}", soft_wrap=True, markup=False)
+    display.answers.print(f"The figure is in {file}", soft_wrap=True)
 
 
 @app.command("watch")
@@ -98,4 +98,4 @@ def export_command(
     found = report.gather(folders)
     options = {"fresh": fresh} if export.replaces else {}
     where = export.write(found, *([] if to is None else [to]), **options)
-    display.answers.print(f"The {export.what} are in {where}", soft_wrap=True, markup=False)
+    display.answers.print(f"The {export.what} are in {where}", soft_wrap=True)

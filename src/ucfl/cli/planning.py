@@ -191,5 +191,4 @@ def _explain(name: str, system: wireless.Network) -> None:
         f"{wireless.summary(system)}. Change an option with "
         f"{name.partition(':')[0]}:{example}; quantities carry their units.",
         soft_wrap=True,
-        markup=False,
     )

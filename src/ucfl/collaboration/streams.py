@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -146,11 +147,20 @@ def tradeoff_function(name: str | None, users: int) -> Tradeoff:
         if colon:
             raise UcflError("the trade-off 'silhouette' takes no number.")
         return lambda k, s: s
-    try:
-        price = float(text) if colon else 0.5
-    except ValueError:
-        raise UcflError(f"write a number in {name!r}, such as {word}:0.5.") from None
+    price = number_in(f"{word}:{text}") if colon else 0.5
     return lambda k, s: s - price * k / users
+
+
+def number_in(name: str) -> float:
+    """λ of a trade-off that somebody typed as ``name:λ``."""
+    word, _, text = name.partition(":")
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise UcflError(f"write a number in {name!r}, such as {word}:0.5.")
+    return number
 
 
 def clusterings_of(points: Floats, seed: int = 0) -> Clusterings | LargeClusterings:

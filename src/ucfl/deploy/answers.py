@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from ucfl.deploy.protocol import Work
+
 
 @dataclass
 class Answers:
@@ -17,7 +19,7 @@ class Answers:
     uploads: dict[int, Tensor] = field(default_factory=dict)
     present: list[int] = field(default_factory=list)
     diverged: list[int] = field(default_factory=list)
-    seconds: list[Mapping[str, float]] = field(default_factory=list)
+    seconds: list[Mapping[Work, float]] = field(default_factory=list)
 
     @property
     def bytes(self) -> int:
@@ -27,7 +29,7 @@ class Answers:
     @property
     def processors(self) -> dict[str, float]:
         """Seconds that all users' processes computed since their answers before; training alone."""
-        words = "processor", "training_processor"
+        words: tuple[Work, ...] = ("processor", "training_processor")
         return {f"users_{w}": sum(each.get(w, 0.0) for each in self.seconds) for w in words}
 
     @property

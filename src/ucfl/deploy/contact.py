@@ -73,13 +73,24 @@ class Contact:
     on_note: OnNote | None = None
     refused: set[str] = field(default_factory=set, init=False)
     silent: dict[str, float] = field(default_factory=dict, init=False)
+    _said: set[str] = field(default_factory=set, init=False)
 
     def register(self) -> None:
-        """Let in whose key is there; keys may be added while the server runs."""
-        for name, key in self.keys().items():
-            if name not in self.link.nodes:
-                self.link.register(name, key)
-                log.info("registered: %s (%s)", name, mark(key))
+        """Let in whose key is there; keys may be added while the server runs.
+
+        At the start, a file that is no key is an error; later, it may be one that is half copied.
+        """
+        try:
+            for name, key in self.keys().items():
+                if name not in self.link.nodes:
+                    self.link.register(name, key)
+                    log.info("registered: %s (%s)", name, mark(key))
+        except UcflError as error:
+            if not self.link.nodes:
+                raise
+            if str(error) not in self._said:
+                self._said.add(str(error))
+                log.warning("no new key is registered until this is mended: %s", error)
 
     def gathered(self, roster: Roster) -> Roster:
         """The roster of the users that are waited for, in the order of their names."""
@@ -142,6 +153,10 @@ class Contact:
         for name in sorted(waiting):
             self.silent[name] = time.monotonic()  # asked again when it asks for messages
             log.warning("%s did not answer within %.0f seconds (%s)", name, seconds, kind)
+
+    def is_silent(self, name: str) -> bool:
+        """Whether a user has missed a deadline and has not asked for messages since."""
+        return self.link.heard(name) <= self.silent.get(name, -1.0)
 
     def refuse(self, user: str, why: Refused) -> None:
         """Say that an answer cannot be used."""

@@ -85,7 +85,7 @@ def after_round(
     """The state with what the streams send now; a stream with nobody keeps its model."""
     fresh = dict(state)
     found = products(rule, size)
-    if not found:
+    if not found or not uploads:
         return fresh
     m = len(found[0][0].labels)
     some = next(iter(uploads.values()))

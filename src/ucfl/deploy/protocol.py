@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from ucfl.deploy.contents import Refused
 from ucfl.users import Split
@@ -97,12 +97,18 @@ class Turn(Said):
     begin: dict[str, Any] | None = None
 
 
+#: What a user's seconds are of; the last two are of its processor.
+Work = Literal[
+    "measuring", "finishing", "evaluating", "training", "training_processor", "processor"
+]
+
+
 class Answer(Said):
     """The answer to a round: what is missing, or that training diverged, or nothing to add."""
 
     needs: Literal["state", "initial"] | None = None
     diverged: bool = False
-    seconds: dict[Text, float] = {}
+    seconds: dict[Work, Annotated[FiniteFloat, Field(ge=0)]] = {}
 
 
 def said(kind: type[S], values: dict[str, Any]) -> S:

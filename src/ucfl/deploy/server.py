@@ -6,75 +6,56 @@ the run's folder before the next message is sent.
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 
 import torch
 from flwr.app import RecordDict
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ucfl.algorithms import Algorithm
 from ucfl.deploy.answers import Answers, Ledger
-from ucfl.deploy.contact import Contact, content_of
-from ucfl.deploy.contents import Refused, call_of, checked, content, record, size, tensors_of
+from ucfl.deploy.contact import content_of
+from ucfl.deploy.contents import Refused, call_of, checked, content, record, tensors_of
+from ucfl.deploy.members import COLLABORATION, Members
 from ucfl.deploy.mixed import Broadcast, after_round, begin_of, seen, server_state, with_one_more
 from ucfl.deploy.protocol import (
     BEGIN,
-    COLLABORATE,
     END,
     INITIAL,
-    MEASURED,
     METRICS,
     ROUND,
     UPLOAD,
     Answer,
-    Settings,
     Turn,
     said,
 )
-from ucfl.deploy.roster import AtServer, Elsewhere, Member, Roster
+from ucfl.deploy.roster import Member, Roster
 from ucfl.deploy.superlink import Reply
-from ucfl.deploy.user import checksum, metric_names
-from ucfl.errors import UcflError, unreadable
-from ucfl.federation import Architecture, Federation
+from ucfl.deploy.user import metric_names
+from ucfl.errors import Diverged, UcflError
+from ucfl.federation import Architecture
 from ucfl.runs import stopping
-from ucfl.runs.building import federation
 from ucfl.runs.checkpoint import Checkpoint, before
-from ucfl.runs.claim import claimed
-from ucfl.runs.configuration import Configuration, explicit
+from ucfl.runs.claim import check_place, check_wish, claimed
+from ucfl.runs.configuration import Configuration
 from ucfl.runs.deployment import BETWEEN_MACHINES
-from ucfl.runs.files import write_atomically
 from ucfl.runs.folder import Run
 from ucfl.runs.keep import checkpoint_file, keep_anywhere, keep_or_go_on
 from ucfl.runs.progress import Progress
 from ucfl.runs.provenance import measures, write_configuration
-from ucfl.users import Scenario
-from ucfl.users.effects import OF_USERS
-from ucfl.users.given import OWN
 from ucfl.wireless import Traffic
 
 log = logging.getLogger("ucfl.deploy")
-#: What users sent before the first round, for who comes later and for a restart.
-COLLABORATION = "collaboration.safetensors"
 CPU = torch.device("cpu")
 
 
 @dataclass
-class Server(Contact):
+class Server(Members):
     """One run between machines."""
 
-    roster: Roster = field(init=False)
-    fed: Federation = field(init=False)
-    ledger: Ledger = field(default_factory=Ledger, init=False)
-    scenario: Scenario = field(init=False)
-    users: Elsewhere = field(init=False)
     _mixes: bool = field(default=True, init=False)
-    _needs_state: set[str] = field(default_factory=set, init=False)
     _needs_initial: set[str] = field(default_factory=set, init=False)
 
     # -- from the first user to the last round ----------------------------------------------
@@ -82,10 +63,17 @@ class Server(Contact):
     def run(self, *, resume: bool, fresh: bool) -> Run:
         """Train to the last round, or until a stop is asked for."""
         self.plan.check()
+        check_wish(resume=resume, fresh=fresh)
+        check_place(self.folder)  # before anybody is waited for
+        if not (resume or fresh) and checkpoint_file(self.folder).exists():
+            raise UcflError(
+                f"{self.folder} holds a run; continue it with --resume, replace it with --fresh, "
+                "or give --out another folder."
+            )
         with stopping.between_rounds():
             known = self._known(resume=resume)
             self.roster = known or self.gathered(Roster(secrets.token_hex(8), ()))
-            self._federate()
+            self.federate()
             configuration = self._configuration()
             with claimed(
                 self.folder, configuration, resume=resume, fresh=fresh, on_note=self.on_note
@@ -93,7 +81,7 @@ class Server(Contact):
                 point = self._fitting(point)
                 if point is None or point.round < configuration.scenario.rounds:
                     if known:
-                        self._rejoined()
+                        self.rejoined()
                     point = point or self._started(configuration, again=known is not None)
                     configuration = self._configuration()
                     self._describe(configuration, point)
@@ -120,25 +108,8 @@ class Server(Contact):
             users = next(iter(point.history.values())).shape[1]
             if users < len(self.roster.members):
                 self.roster = replace(self.roster, members=self.roster.members[:users])
-                self._federate()
+                self.federate()
         return point
-
-    def _federate(self) -> None:
-        """The server's side of the federation of everybody on the roster."""
-        classes = max(member.about.classes for member in self.roster.members)
-        users, plan = Elsewhere.of(self.roster, classes), self.plan
-        fields = plan.scenario.model_dump()
-        if plan.own_data:
-            defaults = Scenario().model_dump()
-            fields |= {name: defaults[name] for name in OF_USERS}
-            fields |= {"dataset": f"{OWN}{users.source}"}
-        founders = int(self.roster.founders.sum())
-        scenario = Scenario.model_validate({**fields, "users": founders, "newcomers": 0})
-        self.scenario = explicit(scenario)
-        self.fed = federation(
-            self.scenario, plan.seed, users=users, device="cpu", kind=AtServer, plain=True
-        )
-        self.users = users
 
     def _configuration(self) -> Configuration:
         return Configuration.of(self.scenario, self.plan.algorithm, self.fed, self.users)
@@ -147,139 +118,26 @@ class Server(Contact):
         once = self.plan.algorithm.start_traffic(self.fed, seen(point.state))
         write_configuration(self.folder, configuration, self.fed, self.users, once, point.round)
 
-    def _write_roster(self) -> None:
-        self.roster.write(self.folder, list(self.ledger.entries.values()))
-
-    # -- who is there -----------------------------------------------------------------------
-
-    def _rejoined(self) -> None:
-        """After a restart: wait until everybody is there again, or for as long as a round."""
-        until = time.monotonic() + self.plan.deadline
-        waited = set(self.roster.names)
-        while waited and time.monotonic() < until:
-            self.check_stop(0)
-            self.register()
-            here = self.link.online() & waited
-            for about in self.asked_to_join(here, replace(self.roster, members=())):
-                waited.discard(about.name)
-                if about.held is None or about.held.run != self.roster.run:
-                    self._needs_state.add(about.name)
-                known = self.roster.members[self.roster.place(about.name)].about
-                if known.checksum != about.checksum:
-                    log.warning("%s has other data than when it joined", about.name)
-            if not here:
-                self.wait()
-        for name in sorted(waited):
-            log.warning("%s is not back yet; the run goes on without it", name)
-
     # -- before the first round -------------------------------------------------------------
 
     def _started(self, configuration: Configuration, *, again: bool) -> Checkpoint:
         """Round 0: who learns from whom, by what users measured; nothing is evaluated yet."""
         nothing = Traffic(0, 0, 0)
         write_configuration(self.folder, configuration, self.fed, self.users, nothing)
-        self._write_roster()
+        self.write_roster()
         if not again:  # of a run that ended before it had a state
             (self.folder / COLLABORATION).unlink(missing_ok=True)
-        algorithm, ours = self.plan.algorithm, self._stored_measurements()
+        algorithm, ours = self.plan.algorithm, self.stored_measurements()
         if ours is None:
-            ours = self._collaboration(self.roster.names)
-            self._leave_out_refused()
-            self._keep_measurements(ours)
+            ours = self.collaboration(self.roster.names)
+            self.leave_out_refused()
+            self.keep_measurements(ours)
         state = algorithm.begun(self.fed, ours)
         if text := algorithm.describe(state):
             self.note(f"{algorithm.label}: {text}")
-        self._needs_state |= set(self.roster.names)
+        self.needs_state |= set(self.roster.names)
         kept = server_state(algorithm, self.fed, state)
         return Checkpoint(0, 0.0, kept, {}, torch.zeros(0, 3, dtype=torch.float64))
-
-    def _leave_out_refused(self) -> None:
-        """The run without users whose measurements could not be used."""
-        members = tuple(m for m in self.roster.members if m.name not in self.refused)
-        if members != self.roster.members:
-            self.roster = replace(self.roster, members=members)
-            self._federate()
-
-    def _keep_measurements(self, ours: Mapping[str, Tensor]) -> None:
-        data = {name: value.contiguous() for name, value in ours.items()}
-        if data:
-            write_atomically(self.folder / COLLABORATION, lambda path: save_file(data, path))
-            self._write_roster()
-
-    def _stored_measurements(self) -> dict[str, Tensor] | None:
-        """What users sent, where that was kept before a restart."""
-        file = self.folder / COLLABORATION
-        if not file.exists():
-            return None
-        try:
-            return load_file(file)
-        except Exception as error:  # safetensors has no class of its own for all of them
-            raise unreadable(file, error, "start the run again with --fresh.") from error
-
-    def _collaboration(self, names: Sequence[str]) -> dict[str, Tensor]:
-        """What each of these users measures; who does not answer is asked again, until all have.
-
-        A user whose answer cannot be used is refused, and its row left out.
-        """
-        if not self._measures():
-            return {}
-        initial = record({"row": self.fed.rows.initial})
-        found: dict[str, dict[str, Tensor]] = {}
-        until = time.monotonic() + self.plan.patience
-        while missing := set(names) - set(found) - self.refused:
-            self.check_stop(0)
-            asked = {
-                name: content(self._settings(name).model_dump(), **{INITIAL: initial})
-                for name in missing & self.link.online()
-            }
-            for reply in self.exchange(asked, COLLABORATE, self.plan.deadline):
-                try:
-                    sent = tensors_of(content_of(reply), MEASURED)
-                    found[reply.user] = self._checked_measurements(sent, found)
-                except Refused as error:
-                    self.refuse(reply.user, error)
-                    self.refused.add(reply.user)
-            if time.monotonic() > until:
-                some = ", ".join(sorted(set(names) - set(found))[:3])
-                raise UcflError(
-                    f"the collaboration round lacks {some}; see the log, and start again."
-                )
-            if not asked:
-                self.wait()
-        if not found:
-            raise UcflError("no user's measurements can be used; see the log for why.")
-        names = [name for name in names if name in found]
-        down, up = self.fed.rows.bytes, sum(size(each) for each in found.values())
-        self.ledger.add(0, down=down, delivered=down * len(names), up=up)
-        words = sorted(found[names[0]])
-        return {word: torch.cat([found[name][word] for name in names]) for word in words}
-
-    def _measures(self) -> bool:
-        """Whether the algorithm asks anything before the first round."""
-        return type(self.plan.algorithm).measured is not Algorithm.measured
-
-    def _checked_measurements(
-        self, sent: Mapping[str, Tensor], others: Mapping[str, Mapping[str, Tensor]]
-    ) -> dict[str, Tensor]:
-        """One user's row of everything, finite and of the form that others' rows have."""
-        if not sent or any(value.shape[:1] != (1,) for value in sent.values()):
-            raise Refused("its measurements have no row of its own")
-        if "gradients" in sent and sent["gradients"].shape[1] > self.fed.rows.size:
-            raise Refused("its gradient is longer than the model")
-        form = next(iter(others.values()), sent)
-        return checked(sent, {n: (v.dtype, tuple(v.shape)) for n, v in form.items()})
-
-    def _settings(self, name: str) -> Settings:
-        return Settings(
-            run=self.roster.run,
-            scenario=json.loads(self.scenario.model_dump_json()),
-            algorithm=self.plan.algorithm.label,
-            seed=self.plan.seed,
-            user=self.roster.place(name),
-            classes=self.users.classes,
-            tensors=self.fed.rows.shapes,
-            initial=checksum(self.fed.rows.initial),
-        )
 
     # -- rounds -----------------------------------------------------------------------------
 
@@ -304,12 +162,12 @@ class Server(Contact):
                 keep_anywhere(self.folder, self._told(point), CPU)
                 if len(self.roster.members) > described:
                     self._describe(self._configuration(), point)
-                self._write_roster()
+                self.write_roster()
                 self._tell(point)
                 return
             if point.round > stored and keep_or_go_on(self.folder, self._told(point), CPU):
                 stored = point.round
-                self._write_roster()
+                self.write_roster()
                 if len(self.roster.members) > described:
                     self._describe(self._configuration(), point)
                     described = len(self.roster.members)
@@ -348,18 +206,18 @@ class Server(Contact):
         broadcast, asked = Broadcast(state, rule, self.fed.rows.size), {}
         for name in sorted(self.link.online() & set(self.roster.names)):
             place = self.roster.place(name)
-            if place in point.dropped or self.link.heard(name) <= self.silent.get(name, -1.0):
+            if place in point.dropped or self.is_silent(name):
                 continue
             columns, records = broadcast.to(place)
             values = None
-            if name in self._needs_state:
+            if name in self.needs_state:
                 values, records[BEGIN] = begin_of(algorithm, state, place)
             if name in self._needs_initial:
                 records[INITIAL] = record({"row": self.fed.rows.initial})
             turn = Turn(
-                settings=self._settings(name),
+                settings=self.settings(name),
                 previous=point.round,
-                present=bool(point.round) and bool(self._cohorts(point)[-1, place]),
+                present=bool(point.round) and bool(point.cohorts[-1, place]),
                 round=None if t is None or not self._in_cohort(name, t) else t,
                 columns=columns,
                 begin=values,
@@ -372,11 +230,6 @@ class Server(Contact):
         cohort = self.plan.algorithm.cohort(self.fed, t)
         return cohort is None or bool(cohort[self.roster.place(name)])
 
-    def _cohorts(self, point: Checkpoint) -> Tensor:
-        """[round, m]: who took part in which round."""
-        everyone = torch.ones(point.round, len(self.roster.members), dtype=torch.bool)
-        return everyone if point.present is None else point.present
-
     def _take(self, reply: Reply, answers: Answers, *, training: bool) -> None:
         """One user's answer to a round, if it can be used."""
         user = self.roster.place(reply.user)
@@ -384,7 +237,7 @@ class Server(Contact):
             found = content_of(reply)
             answer = said(Answer, call_of(found))
             if answer.needs is not None:
-                wanted = {"state": self._needs_state, "initial": self._needs_initial}
+                wanted = {"state": self.needs_state, "initial": self._needs_initial}
                 wanted[answer.needs].add(reply.user)
                 log.info("%s asks for the %s", reply.user, answer.needs)
                 return
@@ -398,7 +251,7 @@ class Server(Contact):
                 self._take_upload(user, found, answers)
             answers.metrics[user] = dict(zip(names, values.tolist(), strict=True))
             answers.seconds.append(answer.seconds)
-            self._needs_state.discard(reply.user)
+            self.needs_state.discard(reply.user)
             self._needs_initial.discard(reply.user)
         except Refused as error:
             self.refuse(reply.user, error)
@@ -429,6 +282,8 @@ class Server(Contact):
         for user in answers.diverged:
             log.warning("%s diverged in round %d and is left out", self.roster.names[user], t)
         m = len(self.roster.members)
+        if len(dropped) == m:  # nobody is left to ask
+            raise Diverged(answers.diverged, self.roster.names, t)
         present = torch.zeros(m, dtype=torch.bool)
         present[answers.present] = True
         mixing = present & self.roster.founders
@@ -445,7 +300,7 @@ class Server(Contact):
             state=state,
             traffic=torch.cat([point.traffic, row]),
             dropped=dropped,
-            present=None if everyone else torch.cat([self._cohorts(point), present[None]]),
+            present=None if everyone else torch.cat([point.cohorts, present[None]]),
         )
 
     # -- who comes later --------------------------------------------------------------------
@@ -454,6 +309,7 @@ class Server(Contact):
         """Users who come now: their row of W is made, and they join the nearest stream."""
         self.register()
         new = self.link.online() - set(self.roster.names) - self.refused
+        new = {name for name in new if not self.is_silent(name)}
         for about in self.asked_to_join(new, self.roster) if point.round else ():
             if about.classes > self.users.classes:
                 self.refuse(about.name, Refused("it has classes that nobody else has"))
@@ -463,25 +319,34 @@ class Server(Contact):
         return point
 
     def _with_late_user(self, point: Checkpoint, member: Member) -> Checkpoint:
-        """The run with one more user, who listens to a stream and has no weight in any."""
-        fed, m = self.fed, len(self.roster.members)
+        """The run with one more user, who listens to a stream and has no weight in any.
+
+        Nobody waits for one whose measurements do not come, or cannot be used.
+        """
+        fed, m, before = self.fed, len(self.roster.members), self.roster
         self.roster = replace(self.roster, members=(*self.roster.members, member))
-        theirs = self._collaboration([member.name])
-        ours = {name: rows[:m] for name, rows in (self._stored_measurements() or {}).items()}
+        ours = {name: rows[:m] for name, rows in (self.stored_measurements() or {}).items()}
+        theirs: dict[str, Tensor] = {}
+        if self.asks_before_training():
+            form = {name: rows[:1] for name, rows in ours.items()}
+            theirs = dict(self.measured({member.name}, form)).get(member.name, {})
+            if not theirs:
+                self.roster = before
+                return point
+            self.count_measured([theirs])
         state = with_one_more(self.plan.algorithm, fed, point.state, ours, theirs)
-        self._federate()
-        self._keep_measurements({name: torch.cat([ours[name], theirs[name]]) for name in ours})
-        self._needs_state.add(member.name)
-        self._write_roster()
+        self.federate()
+        self.keep_measurements({name: torch.cat([ours[name], theirs[name]]) for name in ours})
+        self.needs_state.add(member.name)
+        self.write_roster()
         self.note(f"{member.name} has joined after round {point.round}")
         history = {
             name: torch.cat([rows, rows.new_full((len(rows), 1), torch.nan)], 1)
             for name, rows in point.history.items()
         }
         nobody = torch.zeros(point.round, 1, dtype=torch.bool)
-        before = torch.ones(point.round, m, dtype=torch.bool)
-        before = before if point.present is None else point.present
-        return replace(point, state=state, history=history, present=torch.cat([before, nobody], 1))
+        present = torch.cat([point.cohorts, nobody], 1)
+        return replace(point, state=state, history=history, present=present)
 
     def _told(self, point: Checkpoint) -> Checkpoint:
         return replace(point, findings=self.plan.algorithm.findings(seen(point.state)))

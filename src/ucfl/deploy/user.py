@@ -39,6 +39,7 @@ from ucfl.deploy.protocol import (
     Joined,
     Settings,
     Turn,
+    Work,
     said,
 )
 from ucfl.errors import Diverged, UcflError
@@ -206,7 +207,7 @@ class User:
                 return content(Answer(diverged=True).model_dump(), **records)
             records |= {} if upload is None else {UPLOAD: record({"row": upload[0]})}
             self.said(f"round {t}: trained in {time.perf_counter() - kept:.2f} s")
-        seconds = {
+        seconds: dict[Work, float] = {
             "finishing": finished - clock,
             "evaluating": evaluated - finished,
             "training": time.perf_counter() - evaluated,

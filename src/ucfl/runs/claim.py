@@ -15,7 +15,7 @@ from ucfl import distributed
 from ucfl.errors import UcflError
 from ucfl.runs.checkpoint import Checkpoint, before
 from ucfl.runs.configuration import Configuration
-from ucfl.runs.files import remove_unfinished
+from ucfl.runs.files import UNFINISHED, remove_unfinished
 from ucfl.runs.folder import CHECKPOINT, CONFIGURATION, read_configuration
 from ucfl.runs.lock import held
 from ucfl.users.effects import OF_USERS
@@ -25,6 +25,12 @@ CPU = torch.device("cpu")
 
 class Unusable(UcflError):  # noqa: N818 (what it is)
     """What the folder holds cannot be continued; only ``--fresh`` would go on there."""
+
+
+def check_wish(*, resume: bool, fresh: bool) -> None:
+    """Raise where a run is both to go on and to be replaced."""
+    if resume and fresh:
+        raise UcflError("--resume goes on with a run and --fresh replaces it: give one of them.")
 
 
 @contextmanager
@@ -56,13 +62,10 @@ def _claim(
     fresh: bool,
     on_note: Callable[[str], None] | None,
 ) -> Checkpoint | None:
-    if folder.exists() and not folder.is_dir():
-        raise UcflError(f"{folder} is a file; give --out a folder.")
-    if folder.exists():
+    if folder.is_dir():
         remove_unfinished(folder)
+    check_place(folder)
     empty = not folder.exists() or not any(folder.iterdir())
-    if not empty and not is_run(folder):
-        raise UcflError(f"{folder} is not empty and holds no run; give --out another folder.")
     if not empty and not fresh:
         point = _stored(folder, configuration, resume=resume, on_note=on_note)
         if point is not None:
@@ -79,6 +82,15 @@ def _claim(
             f"{folder} cannot be written ({error.strerror}); give --out another folder."
         ) from error
     return None
+
+
+def check_place(folder: Path) -> None:
+    """Raise where a folder holds something else than a run, whole or begun."""
+    if folder.exists() and not folder.is_dir():
+        raise UcflError(f"{folder} is a file; give --out a folder.")
+    there = [] if not folder.exists() else [place.name for place in folder.iterdir()]
+    if not is_run(folder) and any(not name.endswith(UNFINISHED) for name in there):
+        raise UcflError(f"{folder} is not empty and holds no run; give --out another folder.")
 
 
 def is_run(folder: Path) -> bool:

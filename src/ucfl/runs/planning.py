@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ucfl import algorithms, wireless
 from ucfl.arrays import read_npy, read_npz
 from ucfl.collaboration import stream_choices, tradeoff_function
-from ucfl.collaboration.streams import MOST_STREAMS, NEARLY
+from ucfl.collaboration.streams import MOST_STREAMS, NEARLY, number_in
 from ucfl.errors import UcflError, unreadable
 from ucfl.imports import load
 from ucfl.measure import Measure
@@ -146,15 +146,12 @@ def worth_function(name: str, users: int) -> Worth:
     Beside those of :func:`tradeoff_function` there is ``silhouette-per-time[:λ]``:
     s · (T_1 / T_k)^λ with λ = 1, what a round's time buys.
     """
-    word, colon, text = name.partition(":")
+    word, colon, _ = name.partition(":")
     if _is_own(name):
         own: Worth = load(name, "trade-off")
         return own
     if word == "silhouette-per-time":
-        try:
-            power = float(text) if colon else 1.0
-        except ValueError:
-            raise UcflError(f"write a number in {name!r}, such as {word}:0.5.") from None
+        power = number_in(name) if colon else 1.0
         return lambda k, s, slowdown: s * slowdown**-power
     score = tradeoff_function(name, users)
     return lambda k, s, slowdown: score(k, s)

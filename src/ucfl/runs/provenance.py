@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -22,9 +22,6 @@ from ucfl.runs.folder import CONFIGURATION, read_configuration
 from ucfl.runs.schema import FORMAT, json_digest
 from ucfl.users import Users
 from ucfl.wireless import Traffic
-
-if TYPE_CHECKING:
-    pass  # slow to import, and only looked-at runs need it
 
 
 def write_configuration(

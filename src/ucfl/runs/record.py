@@ -224,9 +224,6 @@ def _population(users: Mapping[str, Any]) -> Population:
 
 
 def _quantile(test: Floats, share: float) -> Floats:
-    """Round by round over the users that have test data."""
-    real = ~np.isnan(test[0])
-    if not real.any():
-        return np.full(len(test), np.nan)
-    found: Floats = np.quantile(test[:, real], share, axis=1)
-    return found
+    """Round by round over the users that have a value then, as means and worst users are."""
+    real = [row[~np.isnan(row)] for row in test]
+    return np.array([np.quantile(row, share) if len(row) else np.nan for row in real])

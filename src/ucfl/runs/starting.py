@@ -22,7 +22,7 @@ from ucfl.runs import stopping
 from ucfl.runs.attendance import Attendance
 from ucfl.runs.building import Engine, asked_for, federation, populated
 from ucfl.runs.callbacks import Callback
-from ucfl.runs.claim import claimed, common_point
+from ucfl.runs.claim import check_wish, claimed, common_point
 from ucfl.runs.configuration import Configuration, explicit
 from ucfl.runs.deadline import Deadline
 from ucfl.runs.folder import (
@@ -151,8 +151,7 @@ def train(
         raise UcflError(
             "callbacks see all users of a run, so they need one process: give none here."
         )
-    if resume and fresh:
-        raise UcflError("--resume goes on with a run and --fresh replaces it: give one of them.")
+    check_wish(resume=resume, fresh=fresh)
     if scenario.initialisation is None and explicit(scenario).initialisation == "own" and on_note:
         on_note(OWN_WEIGHTS)
     scenario = explicit(scenario)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -108,6 +109,10 @@ def plan(
         _option(Traffic(k, 1), silhouette, labels, system, model_bytes, worth, once, limits)
         for k, (silhouette, labels) in sorted(clusterings.items())
     ]
+    if wrong := [option for option in options if math.isnan(option.score)]:
+        raise UcflError(
+            f"the trade-off {name} is no number for k = {wrong[0].streams}; choose another one."
+        )
     if own_weight > ALONE:
         nobody = _option(
             Traffic(0, 0), 0.0, np.arange(users), system, model_bytes, worth, once, limits
@@ -149,7 +154,8 @@ def _option(
         down_bytes=traffic.down_bytes(model_bytes),
         up_bytes=traffic.up_bytes(model_bytes, users),
         joules=system.joules(traffic, users, labels),
-        score=float(worth(int(traffic.down), silhouette, time / once)),
+        # A trade-off is one between numbers of streams: no stream has no part in it.
+        score=float(worth(int(traffic.down), silhouette, time / once)) if traffic.down else 0.0,
         affordable=True,
         without_slowest=system.arrived(traffic, users, 1 - limits.leave_out, labels)
         if limits.leave_out
