@@ -1,9 +1,9 @@
 """The fast tier: `make check` runs the tests that measured little, `make test` all of them.
 
 `make durations` measures every test in processor seconds (a busy machine changes nothing) and
-writes tests/durations.json. With `--fast`, a test that takes too long with all its parameters is left
-out, and so are tests that need something that is expensive to set up. A test that was never measured
-is run: it is likely the one that is being written.
+writes tests/durations.json. With `--fast`, a test that takes too long with all its parameters is
+left out, and so are tests that need something that is expensive to set up. A test that was never
+measured is run: it is likely the one that is being written.
 """
 
 from __future__ import annotations

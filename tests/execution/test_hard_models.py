@@ -1,7 +1,8 @@
 """Hard models, six unequal users, every executor, any number of threads: as in a plain loop.
 
-The loop is `torch.optim.SGD` over a copy of the model for each user. The long form has all executors
-and repeats each case twenty times: what depends on the order of threads does not show in one.
+The loop is `torch.optim.SGD` over a copy of the model for each user. The long form has all
+executors and repeats each case twenty times: what depends on the order of threads does not
+show in one.
 """
 
 import copy
