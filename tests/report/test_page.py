@@ -265,6 +265,21 @@ def test_the_heat_map_tells_a_pair_of_users_apart(look, story):
     assert details.locator("svg rect").count() == 10  # one bar for each label
 
 
+def test_labels_are_called_by_their_names(look, tmp_path):
+    users = make_users([20, 8, 13], groups=[0, 0, 1])
+    names = ("ant", "b" * 60, "<b>cow", *map(str, range(3, users.classes)))
+    users = ucfl.Users(**{**vars(users), "class_names": names})
+    scenario = ucfl.Scenario(name="named", model="logistic", batch=8, rounds=1)
+    ucfl.run(scenario, "user-centric:streams=2", users=users, out=tmp_path / "r")
+    told = tell(gather([tmp_path / "r"]))
+    assert told["populations"][0]["class_names"] == list(names)
+    picture = look(told).locator("#heat-details svg").first
+    assert picture.locator("text").first.text_content().startswith("ant")
+    for name in names:
+        assert f"{name}: " in picture.get_attribute("aria-label")
+        assert f"{name}: " in picture.text_content()
+
+
 def test_streams_silhouettes_and_the_reason_are_shown_for_each_seed(look, story):
     tab = look(story)
     for place, users in enumerate(story["populations"]):

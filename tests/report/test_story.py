@@ -330,3 +330,12 @@ def test_what_earlier_versions_stored_of_a_program_is_no_command(tmp_path):
     repeat = tell(gather([run.folder]))["repeat"]
     assert repeat["commands"] == []
     assert repeat["programs"] == ["Made from Python: run that program or notebook again."]
+
+
+def test_the_page_knows_what_classes_are_called(tmp_path):
+    users = make_users([20, 8, 13])
+    names = tuple(f"class {i}" for i in range(users.classes))
+    users = replace(users, class_names=names)
+    assert told(quick(tmp_path / "r", users=users))["populations"][0]["class_names"] == list(names)
+    plain = told(quick(tmp_path / "s"))
+    assert plain["populations"][0]["class_names"] is None

@@ -251,6 +251,17 @@ def test_the_index_says_code_that_loads(tmp_path, monkeypatch):
     assert right_answers(scope["model"], test[0]) == pytest.approx(recorded(run, 0), abs=1e-4)
 
 
+def test_saved_models_say_what_their_classes_are_called(tmp_path):
+    pairs = [(np.eye(4).repeat(5, 0), np.repeat(["ant", "bee", "cow", "dog"], 5))] * 2
+    scenario = Scenario(name="named", model="mlp", batch=8, rounds=1)
+    run = ucfl.run(scenario, "fedavg", users=Users.from_arrays(pairs), out=tmp_path / "r")
+    index = json.loads((run.save_models(tmp_path / "m") / "models.json").read_text())
+    assert index["class_names"] == ["ant", "bee", "cow", "dog"]
+    run, _ = trained(tmp_path / "s")
+    index = json.loads((run.save_models(tmp_path / "n") / "models.json").read_text())
+    assert index["class_names"] is None  # labels were numbers
+
+
 def test_tied_parameters_are_saved(own, tmp_path):
     run, test, expected = own
     folder = run.save_models(tmp_path / "models", model=Own().double())

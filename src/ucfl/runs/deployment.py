@@ -173,6 +173,7 @@ def _write(run: Run, folder: Path, names: Sequence[str], given: nn.Module | None
         "model": run.scenario.model,
         "inputs": {"shape": _stored(run, "input_shape"), "type": _stored(run, "input_type")},
         "outputs": _stored(run, "outputs"),
+        "class_names": run.about["users"].get("class_names"),
         "load": [
             "import ucfl",
             "from safetensors.torch import load_file",

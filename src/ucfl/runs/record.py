@@ -46,6 +46,7 @@ class Population:
     labelled: bool = True  # whether examples have a class each, which could be counted
     test_sizes: list[int] | None = None
     validation_sizes: list[int] | None = None
+    class_names: list[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -237,6 +238,7 @@ def _population(users: Mapping[str, Any]) -> Population:
         users.get("label_counts", ()) is not None,
         users.get("test_sizes"),
         users.get("validation_sizes"),
+        users.get("class_names"),
     )
 
 
