@@ -99,7 +99,7 @@ def compare(
     *,
     seeds: Sequence[int] = (0,),
     rounds: int | None = None,
-    users: Users | None = None,
+    users: Users | str | Path | None = None,
     model: ModelSource | None = None,
     objective: Objective | str | None = None,
     participation: CohortFunction | float | str | None = None,
