@@ -147,3 +147,24 @@ def test_what_are_no_users_is_one_sentence(tmp_path, users, sentence):
         ucfl.run(SCENARIO, "fedavg", users=users, out=tmp_path / "r")
     with pytest.raises(UcflError, match=sentence):
         ucfl.compare(SCENARIO, ["fedavg"], users=users, out=tmp_path)
+
+
+def test_a_comparison_says_what_it_is(tmp_path):
+    users = make_users([20, 8, 13])
+    found = ucfl.compare(
+        SCENARIO, ["fedavg", "local"], seeds=[0, 1], users=users, model="mlp", out=tmp_path
+    )
+    first, heads, *rows = str(found).splitlines()
+    assert first == "Comparison: 2 methods on mine, seeds 0, 1, accuracy in %"
+    assert heads.split("  ")[0] == "method"
+    table = found.to_json()["algorithms"]
+    assert [row.split()[0] for row in rows] == list(table)
+    for row in rows:
+        one = table[row.split()[0]]
+        for who in ("mean", "worst"):
+            assert f"{one[who]['final']:.1f}" in row
+            assert f"{one[who]['best']:.1f}" in row
+    (found.runs["local"][0].folder / "history.parquet").unlink()
+    for run in found.runs["local"]:
+        vars(run).pop("history", None)
+    assert "history.parquet cannot be read" in repr(found)

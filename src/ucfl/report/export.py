@@ -103,7 +103,10 @@ def to_models(
 
 @dataclass(frozen=True)
 class Export:
-    """``write(runs, target)`` says where it wrote ``what``; ``of_models``: with ``fresh=``, ``model=``."""
+    """``write(runs, target)`` says where it wrote ``what``.
+
+    ``of_models``: it takes ``fresh=`` and ``model=``.
+    """
 
     write: Callable[..., str]
     what: str = "histories"

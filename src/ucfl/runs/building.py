@@ -75,8 +75,8 @@ def populated(
         given = Users.from_folder(given, numbers=scenario.targets_are_numbers, seed=seed)
     if given is not None and not isinstance(given, Users):
         raise UcflError(
-            f"users= takes ucfl.Users or a folder, and not a {type(given).__name__}; make them with "
-            "ucfl.Users.from_arrays."
+            f"users= takes ucfl.Users or a folder, and not a {type(given).__name__}; make them "
+            "with ucfl.Users.from_arrays."
         )
     found = given if given is not None else scenario.build(seed)
     served = scenario.serving(found, given=given is not None)

@@ -38,7 +38,6 @@ from ucfl.users.participation import Participation
 from ucfl.users.partition import FEWEST
 from ucfl.users.population import HELD_OUT, Users
 
-
 #: What other libraries call our fields, where the words are not alike.
 ELSEWHERE = {
     "learning_rate": "lr",
