@@ -304,6 +304,8 @@ def show_story(story: Story) -> None:
     say("")
     for command in story["repeat"]["commands"]:
         say(f"Repeat it with: {command}")
+    for sentence in story["repeat"]["programs"]:
+        say(sentence)
     for note in story["notes"]:
         say(f"Note: {note}")
 

@@ -1,6 +1,9 @@
 """What a report says, before anybody draws it."""
 
 import json
+import shlex
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -9,12 +12,14 @@ import pytest
 import ucfl
 from conftest import make_users
 from report.synthetic import write_runs
+from runs.test_runs import ucfl_command, write_users
 from ucfl.errors import UcflError
 from ucfl.plain import plain
 from ucfl.report import compose, gather, page, tell
 from ucfl.report.answer import method_curve, method_of
 from ucfl.runs import curve, find_runs
 from ucfl.runs.folder import HISTORY
+from ucfl.runs.schema import json_digest
 from ucfl.wireless import SITES, SYSTEMS, WirelessSystem
 
 pytestmark = pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")
@@ -290,3 +295,47 @@ def test_a_huge_w_is_left_out(tmp_path, monkeypatch):
     folder = quick(tmp_path / "a", "user-centric:streams=2:variance_batch=2")
     monkeypatch.setattr("ucfl.report.story.MOST_WEIGHTS", 8)
     assert told(folder)["populations"][0]["collaboration"]["weights"] is None
+
+
+PROGRAM = """
+import numpy as np, ucfl
+
+rng = np.random.default_rng(0)
+users = ucfl.Users.from_arrays([(rng.normal(size=(20, 3)), [0, 1] * 10)] * 2)
+scenario = ucfl.Scenario(name="small", model="mlp", batch=8, rounds=1)
+ucfl.run(scenario, "fedavg", users=users, out="mine")
+"""
+
+
+def test_a_run_says_whether_a_program_or_the_command_line_made_it(tmp_path):
+    (tmp_path / "trial.py").write_text(PROGRAM)
+    command = [sys.executable, tmp_path / "trial.py", "--secret"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    repeat = tell(gather([tmp_path / "mine"]))["repeat"]
+    assert repeat["commands"] == []
+    assert repeat["programs"] == ["Made from Python, by trial.py: run that program again."]
+    write_users(tmp_path / "data")
+    arguments = ["run", "data", "--model", "mlp", "--rounds", "1", "--out", "typed"]
+    subprocess.run(ucfl_command(*arguments), cwd=tmp_path, check=True, capture_output=True)
+    repeat = tell(gather([tmp_path / "typed"]))["repeat"]
+    assert repeat["commands"] == [shlex.join(["ucfl", *arguments])]
+    assert repeat["programs"] == []
+
+
+def test_what_earlier_versions_stored_of_a_program_is_no_command(tmp_path):
+    run = ucfl.run(QUICK, "fedavg", users=make_users([20, 8]), out=tmp_path / "r")
+    about = json.loads((run.folder / "run.json").read_text())
+    about["command"] = ["ucfl"]
+    (run.folder / "run.json").write_text(json.dumps(about | {"sha256": json_digest(about)}))
+    repeat = tell(gather([run.folder]))["repeat"]
+    assert repeat["commands"] == []
+    assert repeat["programs"] == ["Made from Python: run that program or notebook again."]
+
+
+def test_the_page_knows_what_classes_are_called(tmp_path):
+    users = make_users([20, 8, 13])
+    names = tuple(f"class {i}" for i in range(users.classes))
+    users = replace(users, class_names=names)
+    assert told(quick(tmp_path / "r", users=users))["populations"][0]["class_names"] == list(names)
+    plain = told(quick(tmp_path / "s"))
+    assert plain["populations"][0]["class_names"] is None

@@ -123,3 +123,48 @@ def test_a_folder_is_compared_with_the_defaults(tmp_path):
         "fedbn",  # which is no normalisation
     }
     assert "oracle is left out" in done.stderr
+
+
+def test_users_may_be_a_folder(tmp_path):
+    write_users(tmp_path / "data")
+    given = ucfl.Users.from_folder(tmp_path / "data")
+    expected = ucfl.run(SCENARIO, "fedavg", users=given, model="mlp", out=tmp_path / "a")
+    for number, folder in enumerate((tmp_path / "data", str(tmp_path / "data"))):
+        out = tmp_path / str(number)
+        run = ucfl.run(SCENARIO, "fedavg", users=folder, model="mlp", out=out)
+        assert run.about["configuration"] == expected.about["configuration"]
+
+
+@pytest.mark.parametrize(
+    ("users", "sentence"),
+    [
+        ("nowhere", "users='nowhere' is no folder; give one with a file per user"),
+        ([([[1.0]], [0])], "users= takes ucfl.Users or a folder, and not a list; make them with"),
+    ],
+)
+def test_what_are_no_users_is_one_sentence(tmp_path, users, sentence):
+    with pytest.raises(UcflError, match=sentence):
+        ucfl.run(SCENARIO, "fedavg", users=users, out=tmp_path / "r")
+    with pytest.raises(UcflError, match=sentence):
+        ucfl.compare(SCENARIO, ["fedavg"], users=users, out=tmp_path)
+
+
+def test_a_comparison_says_what_it_is(tmp_path):
+    users = make_users([20, 8, 13])
+    found = ucfl.compare(
+        SCENARIO, ["fedavg", "local"], seeds=[0, 1], users=users, model="mlp", out=tmp_path
+    )
+    first, heads, *rows = str(found).splitlines()
+    assert first == "Comparison: 2 methods on mine, seeds 0, 1, accuracy in %"
+    assert heads.split("  ")[0] == "method"
+    table = found.to_json()["algorithms"]
+    assert [row.split()[0] for row in rows] == list(table)
+    for row in rows:
+        one = table[row.split()[0]]
+        for who in ("mean", "worst"):
+            assert f"{one[who]['final']:.1f}" in row
+            assert f"{one[who]['best']:.1f}" in row
+    (found.runs["local"][0].folder / "history.parquet").unlink()
+    for run in found.runs["local"]:
+        vars(run).pop("history", None)
+    assert "history.parquet cannot be read" in repr(found)

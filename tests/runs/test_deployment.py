@@ -8,10 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from typer.testing import CliRunner
 
 import ucfl
 from conftest import model_for
 from ucfl.algorithms import REGISTRY, find
+from ucfl.cli import app
 from ucfl.errors import UcflError, UcflWarning
 from ucfl.runs import Run, starting
 from ucfl.runs.deployment import file_names
@@ -165,7 +167,7 @@ class Swapped(Own):
         (nn.Sequential(Own(), nn.Linear(4, 4)), "no parameter or buffer 'last.weight'"),
         (Swapped().double(), "another order of them"),
         (Own(), "in torch.float64 is none of this model"),
-        (Own, "such as MyModel.., and not a type"),
+        (Own, "such as MyModel.., or 'module:factory', and not a type"),
     ],
 )
 def test_another_model_than_the_one_that_was_trained_is_refused(own, given, word):
@@ -249,6 +251,63 @@ def test_the_index_says_code_that_loads(tmp_path, monkeypatch):
     scope = {}
     exec("\n".join(json.loads(Path("models.json").read_text())["load"]), scope)
     assert right_answers(scope["model"], test[0]) == pytest.approx(recorded(run, 0), abs=1e-4)
+
+
+def own_again():
+    """What makes the model of the run ``own``, whose test cannot import it by another name."""
+    return Own().double()
+
+
+AGAIN = f"{__name__}:own_again"
+
+
+def test_the_index_says_code_that_loads_a_model_of_ones_own(own, tmp_path, monkeypatch):
+    run, test, expected = own
+    named = run.save_models(tmp_path / "named", model=AGAIN)
+    load = json.loads((named / "models.json").read_text())["load"]
+    assert f"model={AGAIN!r})" in load[2]
+    monkeypatch.chdir(named)
+    scope = {}
+    exec("\n".join(load), scope)
+    assert right_answers(scope["model"], test[0]) == expected[0]
+
+
+def test_a_module_that_was_given_is_given_again_in_the_index_and_by_export(tmp_path, monkeypatch):
+    train, test = raw_data("float64")
+    users = Users.from_arrays(train, test, test, names=NAMES)
+    scenario = Scenario(name="own", lr=0.05, batch=8, rounds=1)
+    here = ucfl.run(scenario, "fedavg", users=users, model=Own(), out=tmp_path / "r")
+    index = here.save_models(tmp_path / "here") / "models.json"
+    load = json.loads(index.read_text())["load"]
+    assert load[2].startswith("# mine: your own model (Own)")
+    assert load[3].endswith(".model('anna', model=mine)")
+    scope = {"mine": Own()}
+    monkeypatch.chdir(index.parent)
+    exec("\n".join(load), scope)
+    assert right_answers(scope["model"], test[0]) == pytest.approx(recorded(here, 0), abs=1e-4)
+    (tmp_path / "mine.py").write_text(f"from {__name__} import Own\n")
+    monkeypatch.chdir(tmp_path)
+    export = ["export", "models", "r", "--to", "there"]
+    refused = CliRunner().invoke(app, export)
+    assert "give it again, as model=MyModel() (in Python) or --model module:" in str(
+        refused.exception
+    )
+    assert CliRunner().invoke(app, [*export, "--model", "mine:Own"]).exit_code == 0
+    load = json.loads(Path("there/models.json").read_text())["load"]
+    assert "model='mine:Own')" in load[2]
+    refused = CliRunner().invoke(app, ["export", "mlflow", "r", "--model", "mine:Own"])
+    assert "--model has no effect on mlflow" in str(refused.exception)
+
+
+def test_saved_models_say_what_their_classes_are_called(tmp_path):
+    pairs = [(np.eye(4).repeat(5, 0), np.repeat(["ant", "bee", "cow", "dog"], 5))] * 2
+    scenario = Scenario(name="named", model="mlp", batch=8, rounds=1)
+    run = ucfl.run(scenario, "fedavg", users=Users.from_arrays(pairs), out=tmp_path / "r")
+    index = json.loads((run.save_models(tmp_path / "m") / "models.json").read_text())
+    assert index["class_names"] == ["ant", "bee", "cow", "dog"]
+    run, _ = trained(tmp_path / "s")
+    index = json.loads((run.save_models(tmp_path / "n") / "models.json").read_text())
+    assert index["class_names"] is None  # labels were numbers
 
 
 def test_tied_parameters_are_saved(own, tmp_path):

@@ -208,6 +208,26 @@ def test_a_start_without_models_is_one_sentence(tmp_path, given, sentence):
         quick(tmp_path / "r", Odd)
 
 
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (lambda theta: theta.mean(0), r"after round\(\), .* = \(3, (\d+)\) numbers, not \(\1,\)"),
+        (lambda theta: theta[:2], r"after round\(\), models\(state\) has 2 rows for 3 users"),
+        (lambda theta: theta[:, :-1], r"has the shape \(3, \d+\), but the model has \d+ param"),
+        (lambda theta: 1.0, r"models\(state\) fails on what round\(\) gives"),
+    ],
+)
+def test_a_round_that_spoils_the_models_is_one_sentence(tmp_path, spoil, sentence):
+    class Spoiling(FedAvg):
+        name = "spoiling"
+
+        def round(self, fed, state, t):
+            return {"theta": spoil(super().round(fed, state, t)["theta"])}
+
+    with pytest.raises(UcflError, match=f"^spoiling: .*{sentence}"):
+        quick(tmp_path / "r", Spoiling)
+
+
 def test_models_that_are_not_finite_are_said_to_be(tmp_path):
     class Broken(FedAvg):
         name = "broken"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import ucfl
-from ucfl.errors import UcflError
+from ucfl.errors import UcflError, UcflWarning
 from ucfl.users import Users, find
 
 ROWS = [[0.0, 1.0], [1.0, 0.0], [2.0, 2.0], [3.0, 1.0]]
@@ -87,7 +87,7 @@ def frame():
         {
             "age": [30, 40, 50, 60, 31, 41],
             "who": ["bo", "al", "bo", "al", "bo", "bo"],
-            "height": [1.5, 1.6, 1.7, 1.8, 1.9, 2.0],
+            "height": [1.2, 1.6, 1.7, 1.8, 1.9, 2.0],
             "ill": ["no", "yes", "no", "no", "yes", "no"],
         }
     )
@@ -99,7 +99,7 @@ def test_a_data_frame_has_a_column_of_users_and_a_target():
     assert users.class_names == ("no", "yes")
     assert labels(users) == [["yes", "no"], ["no", "no", "yes", "no"]]
     assert users.train.inputs[0, :2].tolist() == torch.tensor([[40, 1.6], [60, 1.8]]).tolist()
-    chosen = Users.from_frame(frame(), user="who", target="ill", inputs=["age"])
+    chosen = Users.from_frame(frame(), user="who", target="ill", inputs=["age"], held_out=0.0)
     assert chosen.input_shape == (1,)
     assert chosen.train.inputs.dtype == torch.float32  # ages are quantities, not tokens
 
@@ -109,8 +109,9 @@ def test_a_table_with_the_habits_of_pandas_is_enough():
         columns = property(lambda self: list(self))
 
     table = Table({name: column.to_list() for name, column in frame().items()})
-    users = Users.from_frame(table, user="who", target="ill")
-    assert users.checksum() == Users.from_frame(frame(), user="who", target="ill").checksum()
+    given = {"user": "who", "target": "ill", "held_out": 0.0}
+    users = Users.from_frame(table, **given)
+    assert users.checksum() == Users.from_frame(frame(), **given).checksum()
 
 
 @pytest.mark.parametrize(
@@ -187,6 +188,13 @@ def test_a_folders_model_fits_its_inputs(tmp_path, shape, model):
         ("a,label\n1,\n2,low\n", "column 'label' has gaps"),
         ("a,label\n1,\n2,3\n", "column 'label' has gaps"),
         ("a,a,label\n1,2,low\n", "two columns 'a'"),
+        (
+            "a,label\n1,low\n2.5,low\nn/k,high\n,high\n",
+            r"x\.csv: column 'a' has the text 'n/k' among numbers, in row 3 of its examples",
+        ),
+        ("a,label\n", r"x\.csv has no examples, only column names"),
+        ("a;label\n1;low\n", r"x\.csv separates its columns by semicolons"),
+        ("a;label\n1,5;low\n", r"x\.csv separates its columns by semicolons"),
     ],
 )
 def test_what_is_wrong_with_a_csv_file_is_one_sentence(tmp_path, text, sentence):
@@ -223,8 +231,94 @@ def test_whole_numbers_are_amounts_where_a_folder_is_for_regression(tmp_path):
 def test_users_with_other_columns_are_one_sentence(tmp_path):
     (tmp_path / "x.csv").write_text("a,label\n1,high\n")
     (tmp_path / "y.csv").write_text("b,label\n1,high\n")
-    with pytest.raises(UcflError, match=r"y\.csv has other columns than x\.csv"):
+    lacks = r"y\.csv has other columns than x\.csv \(it lacks 'a' and it also has 'b'\); give all"
+    with pytest.raises(UcflError, match=lacks):
         Users.from_folder(tmp_path)
+    (tmp_path / "y.csv").write_text("label,a\nhigh,1\n")
+    with pytest.raises(UcflError, match=r"other columns than x\.csv \(another order\)"):
+        Users.from_folder(tmp_path)
+
+
+def test_a_target_that_is_no_column_is_one_sentence(tmp_path):
+    (tmp_path / "x.csv").write_text("a,label\n1,high\n")
+    with pytest.raises(UcflError, match=r"unknown column of x\.csv 'zzz'; choose one of: a, label"):
+        Users.from_folder(tmp_path, target="zzz")
+    with pytest.raises(UcflError, match="'lable'; did you mean 'label'"):
+        Users.from_folder(tmp_path, target="lable")
+
+
+def test_the_index_that_pandas_writes_is_no_input(tmp_path):
+    rows = pd.DataFrame({"a": [0.5, 1.5, 0.0, 1.0] * 5, "label": ["low", "high"] * 10})
+    rows.iloc[:10].to_csv(tmp_path / "x.csv")
+    rows.iloc[10:].to_csv(tmp_path / "y.csv")  # counts on from 10
+    with pytest.warns(UcflWarning, match=r"first column of x\.csv has no name and counts rows"):
+        users = Users.from_folder(tmp_path)
+    assert users.input_shape == (1,)
+    assert find(str(tmp_path)).model == "mlp"  # without another word
+    read = pd.read_csv(tmp_path / "x.csv").assign(user="x")
+    with pytest.warns(UcflWarning, match="first column of the table has no name"):
+        assert Users.from_frame(read).input_shape == (1,)
+    (tmp_path / "y.csv").write_text(",a,label\n" + "3,1,low\n2,0,high\n" * 5)
+    assert Users.from_folder(tmp_path).input_shape == (2,)  # it counts nothing there
+
+
+@pytest.mark.parametrize(
+    ("mine", "yours", "names"),
+    [
+        ([1, 2], [2, 3], ("1", "2", "3")),
+        ([10, 9], [9, 2], ("2", "9", "10")),
+        ([-1, 1], [1, 1], ("-1", "1")),
+        ([0, 1], [1, 3], ("0", "1", "3")),
+        ([0, 1], [2, 1], None),
+    ],
+)
+def test_whole_numbers_of_a_table_are_classes_without_gaps(tmp_path, mine, yours, names):
+    for user, labels_ in (("x", mine), ("y", yours)):
+        table = pd.DataFrame({"a": [0.0, 1.0] * 2, "label": labels_ * 2})
+        table.to_csv(tmp_path / f"{user}.csv", index=False)
+    frame_ = pd.concat([pd.read_csv(tmp_path / f"{u}.csv").assign(user=u) for u in "xy"])
+    for users in (
+        Users.from_folder(tmp_path, held_out=0.0),
+        Users.from_frame(frame_, held_out=0.0),
+    ):
+        assert users.class_names == names
+        assert users.classes == len(names or (0, 1, 2))
+        assert labels(users) == [[str(label) for label in each * 2] for each in (mine, yours)]
+    plain = Users.from_folder(tmp_path, held_out=0.0, numbers=True)
+    assert plain.train.targets.tolist() == [mine * 2, yours * 2]
+    if min(mine) >= 0:  # as users on machines of their own number them
+        same = Users.from_folder(tmp_path, held_out=0.0, renumber=False)
+        assert same.class_names is None
+        assert same.train.targets.tolist() == [mine * 2, yours * 2]
+
+
+def test_users_that_are_too_small_to_validate_are_named():
+    pairs = [(ROWS, [0, 1, 0, 1]), (ROWS[:2], [0, 1]), (ROWS[:3], [0, 1, 1])]
+    with pytest.warns(UcflWarning, match="^ben: too few examples to keep any back"):
+        Users.from_arrays(pairs, names=["anna", "ben", "carla"])
+    Users.from_arrays(pairs, held_out=0.0)  # as it was asked for
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        (
+            {"income": [30_000.0, 90_000.0]},
+            "'income' has a standard deviation of 3e.04, column 'a'",
+        ),
+        ({"year": [2001, 2003]}, "'year' has a mean of 2e.03 and a standard deviation of 1:"),
+    ],
+)
+def test_inputs_of_very_different_scales_are_said_to_be(tmp_path, change, note):
+    columns = {"a": [0.0, 1.0], "constant": [7, 7], **change, "label": ["low", "high"]}
+    table = pd.DataFrame({name: values * 5 for name, values in columns.items()})
+    table.to_csv(tmp_path / "x.csv", index=False)
+    with pytest.warns(UcflWarning, match=note):
+        Users.from_folder(tmp_path)
+    with pytest.warns(UcflWarning, match=note):
+        Users.from_frame(table.assign(user="x"))
+    table.drop(columns=list(change)).to_csv(tmp_path / "x.csv", index=False)
+    Users.from_folder(tmp_path)
 
 
 def test_a_target_of_npz_files_has_no_effect_and_is_refused(tmp_path):

@@ -197,6 +197,15 @@ def test_bad_fields_are_one_sentence(changes, sentence):
     assert "\n" not in str(caught.value)
 
 
+def test_an_unknown_field_is_one_sentence_from_python_too():
+    for make in (lambda **fields: Scenario(**fields), lambda **fields: Scenario().change(fields)):
+        for field, meant in (("learning_rate", "lr"), ("batch_size", "batch"), ("round", "rounds")):
+            with pytest.raises(UcflError) as error:
+                make(**{field: 1})
+            expected = f"unknown scenario field '{field}'; did you mean '{meant}'?"
+            assert str(error.value) == expected
+
+
 def test_bad_names_and_files_are_one_sentence(tmp_path):
     with pytest.raises(UcflError, match="did you mean 'rotated-mnist'"):
         find("rotated-mnits")

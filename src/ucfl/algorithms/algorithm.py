@@ -234,25 +234,33 @@ def check_state(name: str, state: object) -> None:
             )
 
 
-def check_models(algorithm: Algorithm, fed: Federation, state: State) -> None:
-    """Raise unless the models of a state are rows, one for each user."""
+def check_models(algorithm: Algorithm, fed: Federation, state: State, by: str) -> None:
+    """Raise unless the models of a state, which ``by`` gave, are rows, one for each user."""
     try:
         models = algorithm.models(state)
     except (LookupError, AssertionError, TypeError, AttributeError) as error:
         raise UcflError(
-            f"{algorithm.name}: models(state) fails on what start() gives "
+            f"{algorithm.name}: models(state) fails on what {by} gives "
             f"({type(error).__name__}: {first_line(error)}); keep Θ under 'theta', or write a "
             "models() of its own."
         ) from error
     if not (isinstance(models, Tensor) and models.is_floating_point() and models.dim() == 2):
         found = tuple(models.shape) if isinstance(models, Tensor) else type(models).__name__
         raise UcflError(
-            f"{algorithm.name}: models(state) must be Θ, [users, P] numbers, not {found}."
+            f"{algorithm.name}: after {by}, models(state) must be Θ, [users, P] = "
+            f"{(fed.m, fed.rows.size)} numbers, not {found}."
         )
     if len(models) != fed.m:
         raise UcflError(
-            f"{algorithm.name}: models(state) has {len(models)} rows for {fed.m} users; start() "
-            "and round() must keep one for each."
+            f"{algorithm.name}: after {by}, models(state) has {len(models)} rows for {fed.m} "
+            "users; start() and round() must keep one for each."
+        )
+    plain = type(algorithm).metrics is Algorithm.metrics  # mixtures have rows of their own
+    if plain and models.shape[1] != fed.rows.size:
+        raise UcflError(
+            f"{algorithm.name}: after {by}, models(state) has the shape {tuple(models.shape)}, but "
+            f"the model has {fed.rows.size} parameters; start() and round() must keep Θ "
+            f"{(fed.m, fed.rows.size)}."
         )
 
 

@@ -21,6 +21,7 @@ from ucfl.cli.common import app, say
 from ucfl.errors import UcflError, UcflWarning
 from ucfl.runs import stopping
 from ucfl.runs.files import NotWritten
+from ucfl.runs.provenance import on_command_line
 
 __all__ = ["app", "deploying", "listing", "looking", "main", "planning", "reproducing", "training"]
 
@@ -86,7 +87,7 @@ def _interrupts_kept() -> Iterator[None]:
 def _command() -> int:
     """The exit code, with a word on what went wrong."""
     try:
-        with _interrupts_kept():
+        with _interrupts_kept(), on_command_line():
             return int(app(standalone_mode=False) or 0)  # a command's own exit code, if it has one
     except UcflError as error:
         say(str(error))

@@ -89,13 +89,18 @@ def export_command(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Replace the models that were exported there before.")
     ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Your own module:factory, if the run's model was given as an object."),
+    ] = None,
 ) -> None:
     """Give runs' histories to TensorBoard or MLflow, or write every user's model to a file."""
     check_name("export", kind, report.EXPORTS)
     export = report.EXPORTS[kind]
-    if fresh and not export.replaces:
-        raise UcflError(f"--fresh has no effect on {kind}; leave it out.")
+    for option, given in (("--fresh", fresh), ("--model", model is not None)):
+        if given and not export.of_models:
+            raise UcflError(f"{option} has no effect on {kind}; leave it out.")
     found = report.gather(folders)
-    options = {"fresh": fresh} if export.replaces else {}
+    options = {"fresh": fresh, "model": model} if export.of_models else {}
     where = export.write(found, *([] if to is None else [to]), **options)
     display.answers.print(f"The {export.what} are in {where}", soft_wrap=True)

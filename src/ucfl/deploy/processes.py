@@ -126,7 +126,7 @@ def one_user(data: Path) -> Users:
     """The one user whose data a folder holds."""
     if not data.is_dir():
         raise UcflError(f"{data} is no folder; give one with this user's .npz or .csv file.")
-    users = Users.from_folder(data)
+    users = Users.from_folder(data, renumber=False)  # users agree on their classes' numbers
     if len(users) != 1:
         raise UcflError(
             f"{data} holds the files of {len(users)} users; give a folder with one file."

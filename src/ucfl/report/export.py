@@ -86,28 +86,37 @@ def _log_into(made: str, run: Run, client: Any, entities: Any) -> None:
     client.set_terminated(made)
 
 
-def to_models(runs: dict[str, list[Run]], target: str = "models", *, fresh: bool = False) -> str:
+def to_models(
+    runs: dict[str, list[Run]],
+    target: str = "models",
+    *,
+    fresh: bool = False,
+    model: str | None = None,
+) -> str:
     """A safetensors file for each user under ``target``; several runs have a folder each there."""
     every = _every(runs)
     for run in every:
         folder = Path(target) if len(every) == 1 else Path(target) / run.folder.resolve().name
-        run.save_models(folder, fresh=fresh)
+        run.save_models(folder, model=model, fresh=fresh)
     return target
 
 
 @dataclass(frozen=True)
 class Export:
-    """``write(runs, target)`` says where it wrote ``what``; ``replaces``: with ``fresh=``."""
+    """``write(runs, target)`` says where it wrote ``what``.
+
+    ``of_models``: it takes ``fresh=`` and ``model=``.
+    """
 
     write: Callable[..., str]
     what: str = "histories"
-    replaces: bool = False
+    of_models: bool = False
 
 
 EXPORTS = {
     "tensorboard": Export(to_tensorboard),
     "mlflow": Export(to_mlflow),
-    "models": Export(to_models, "models", replaces=True),
+    "models": Export(to_models, "models", of_models=True),
 }
 
 

@@ -235,7 +235,8 @@ def _repeat(records: Sequence[Record]) -> dict[str, Any]:
     """All that it takes to make the runs again."""
     origins = [one.origin for one in records]
     return {
-        "commands": _distinct(origin.command for origin in origins),
+        "commands": _distinct(origin.command for origin in origins if origin.command),
+        "programs": _distinct(_by_program(o.program) for o in origins if o.program is not None),
         "versions": _distinct(origin.versions for origin in origins),
         "machines": _distinct(origin.machine for origin in origins),
         "runs": [
@@ -251,6 +252,12 @@ def _repeat(records: Sequence[Record]) -> dict[str, Any]:
         ],
         "source": origins[0].source,
     }
+
+
+def _by_program(name: str) -> str:
+    if name:
+        return f"Made from Python, by {name}: run that program again."
+    return "Made from Python: run that program or notebook again."
 
 
 def _best(methods: list[dict[str, Any]], without: Collection[str]) -> str:

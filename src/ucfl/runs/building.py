@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import torch
@@ -21,6 +22,7 @@ from ucfl.federation import (
 )
 from ucfl.federation import objective as objective_of
 from ucfl.users import ModelSource, Participation, Scenario, Users, with_newcomers
+from ucfl.users.effects import is_folder
 
 
 class Engine(Options, total=False):
@@ -63,8 +65,19 @@ def adjusted(scenario: str | Scenario, **fields: Any) -> Scenario:
     return found.change(given) if given else found
 
 
-def populated(scenario: Scenario, seed: int, given: Users | None) -> tuple[Scenario, Users]:
+def populated(
+    scenario: Scenario, seed: int, given: Users | str | Path | None
+) -> tuple[Scenario, Users]:
     """The users, given or the scenario's own, and the scenario with what is true of them."""
+    if isinstance(given, str | Path):
+        if not is_folder(str(given)):
+            raise UcflError(f"users={str(given)!r} is no folder; give one with a file per user.")
+        given = Users.from_folder(given, numbers=scenario.targets_are_numbers, seed=seed)
+    if given is not None and not isinstance(given, Users):
+        raise UcflError(
+            f"users= takes ucfl.Users or a folder, and not a {type(given).__name__}; make them "
+            "with ucfl.Users.from_arrays."
+        )
     found = given if given is not None else scenario.build(seed)
     served = scenario.serving(found, given=given is not None)
     return served, with_newcomers(found, scenario.newcomers, seed)

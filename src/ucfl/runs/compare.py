@@ -23,6 +23,7 @@ from ucfl.runs.loop import OnDivergence, OnNote
 from ucfl.runs.progress import OnRound, shown_in_notebook
 from ucfl.runs.record import Record
 from ucfl.runs.starting import check_served, train
+from ucfl.runs.words import table
 from ucfl.users import ModelSource, Scenario, Users
 from ucfl.wireless import Traffic
 
@@ -34,6 +35,9 @@ class Comparison:
     scenario: Scenario
     seeds: tuple[int, ...]
     runs: dict[str, list[Run]]
+
+    def __repr__(self) -> str:
+        return table(self)
 
     def to_json(self) -> dict[str, Any]:
         """The first metric over the seeds (shares in percent), best algorithm first.
@@ -99,7 +103,7 @@ def compare(
     *,
     seeds: Sequence[int] = (0,),
     rounds: int | None = None,
-    users: Users | None = None,
+    users: Users | str | Path | None = None,
     model: ModelSource | None = None,
     objective: Objective | str | None = None,
     participation: CohortFunction | float | str | None = None,

@@ -34,9 +34,11 @@ SUFFIX = ".safetensors"
 #: Beside run.json where users were on machines of their own: who is who, and what was sent.
 BETWEEN_MACHINES = "deployed.json"
 CPU = torch.device("cpu")
+#: A person's own model, given again: any instance of it, or ``module:factory``.
+GivenModel = nn.Module | str
 
 
-def model(run: Run, user: int | str, given: nn.Module | None = None) -> nn.Module:
+def model(run: Run, user: int | str, given: GivenModel | None = None) -> nn.Module:
     """The model that a user would deploy, with inputs as its data has them."""
     place = place_of(user, run.names)
     if place in run.dropped:
@@ -44,7 +46,7 @@ def model(run: Run, user: int | str, given: nn.Module | None = None) -> nn.Modul
     return next(_models(run, [place], given))
 
 
-def _models(run: Run, places: Sequence[int], given: nn.Module | None) -> Iterator[nn.Module]:
+def _models(run: Run, places: Sequence[int], given: GivenModel | None) -> Iterator[nn.Module]:
     """The models of some users, in the order of their places."""
     if (run.folder / BETWEEN_MACHINES).exists():
         raise UcflError(
@@ -62,16 +64,21 @@ def _models(run: Run, places: Sequence[int], given: nn.Module | None) -> Iterato
             yield Deployed(module, inputs, architecture.rows.dtype)
 
 
-def _architecture(run: Run, given: nn.Module | None) -> Architecture:
+def _architecture(run: Run, given: GivenModel | None) -> Architecture:
     """The layers of the run's model: given, as trained in this process, or made again by name."""
     known, shape = run.architecture, tuple(_stored(run, "input_shape"))
     aim = run.scenario.objective if known is None else known.aim
     template = given if known is None or given is not None else known.template
     if template is None:
         template = _made(run, shape)
+    elif isinstance(template, str):
+        template = create(template, shape, _stored(run, "outputs"), run.seed)
     if not isinstance(template, nn.Module):
         kind = type(template).__name__
-        raise UcflError(f"model= takes a torch.nn.Module, such as MyModel(), and not a {kind}.")
+        raise UcflError(
+            "model= takes a torch.nn.Module, such as MyModel(), or 'module:factory', and not a "
+            f"{kind}."
+        )
     found = Architecture(copy.deepcopy(template).cpu(), shape, aim)
     _check_tensors(found.rows.shapes, run.about.get("tensors") or found.rows.shapes)
     return found
@@ -80,10 +87,10 @@ def _architecture(run: Run, given: nn.Module | None) -> Architecture:
 def _made(run: Run, shape: tuple[int, ...]) -> nn.Module:
     """The run's model by its name, with its first weights or others."""
     name = run.scenario.model_name
-    if name.startswith(OWN_MODEL) or (name not in MODELS and ":" not in name):
+    if not _is_named(name):
         raise UcflError(
             f"the run's model is one of your own ({name}), which its folder does not hold; give it "
-            "again, as model=."
+            "again, as model=MyModel() (in Python) or --model module:factory."
         )
     return create(name, shape, _stored(run, "outputs"), run.seed)
 
@@ -131,7 +138,7 @@ def _state(run: Run, rank: int) -> State:
     )
 
 
-def save(run: Run, folder: Path, given: nn.Module | None = None, *, fresh: bool = False) -> Path:
+def save(run: Run, folder: Path, given: GivenModel | None = None, *, fresh: bool = False) -> Path:
     """One safetensors file for each user, and the index, in a folder; the index comes last."""
     run.load_algorithm()  # before anything is made
     if distributed.is_first():
@@ -157,7 +164,7 @@ def save(run: Run, folder: Path, given: nn.Module | None = None, *, fresh: bool 
     return folder
 
 
-def _write(run: Run, folder: Path, names: Sequence[str], given: nn.Module | None) -> None:
+def _write(run: Run, folder: Path, names: Sequence[str], given: GivenModel | None) -> None:
     for user, name, module in zip(
         run.names, names, _models(run, range(run.users), given), strict=True
     ):
@@ -173,10 +180,11 @@ def _write(run: Run, folder: Path, names: Sequence[str], given: nn.Module | None
         "model": run.scenario.model,
         "inputs": {"shape": _stored(run, "input_shape"), "type": _stored(run, "input_type")},
         "outputs": _stored(run, "outputs"),
+        "class_names": run.about["users"].get("class_names"),
         "load": [
             "import ucfl",
             "from safetensors.torch import load_file",
-            f"model = ucfl.Run.open({str(run.folder)!r}).model({run.names[0]!r})",
+            *_loading(run, given),
             f"model.load_state_dict(load_file({names[0]!r}))  # any user's file",
         ],
         "without ucfl": "names of tensors begin with 'model.': what follows is the name in the "
@@ -185,6 +193,25 @@ def _write(run: Run, folder: Path, names: Sequence[str], given: nn.Module | None
         "files": dict(zip(run.names, names, strict=True)),
     }
     (folder / INDEX).write_text(json.dumps(index, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+def _loading(run: Run, given: GivenModel | None) -> list[str]:
+    """Code that makes the model of the first user; a person's own may have to be given again."""
+    known, again, remark = run.architecture, "", []
+    own = given if given is not None or known is None else known.template
+    if isinstance(own, str):
+        again = f", model={own!r}"
+    elif own is not None and not _is_named(run.scenario.model_name):
+        again, kind = ", model=mine", type(own).__name__
+        remark = [
+            f"# mine: your own model ({kind}), made as for the run; its weights do not matter"
+        ]
+    return [*remark, f"model = ucfl.Run.open({str(run.folder)!r}).model({run.names[0]!r}{again})"]
+
+
+def _is_named(model: str) -> bool:
+    """Whether the name of a run's model is enough to make it."""
+    return not model.startswith(OWN_MODEL) and (model in MODELS or ":" in model)
 
 
 def _replaceable(folder: Path, *, fresh: bool) -> set[str]:

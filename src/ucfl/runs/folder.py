@@ -149,17 +149,17 @@ class Run:
         """m."""
         return len(self.names)
 
-    def model(self, user: int | str, *, model: nn.Module | None = None) -> nn.Module:
+    def model(self, user: int | str, *, model: nn.Module | str | None = None) -> nn.Module:
         """The model that a user (a number or a name) would deploy after the last stored round.
 
         It takes inputs as they are in the user's data, is in evaluation mode and on the CPU. A
         model of your own that a new process cannot make again is given as ``model``: any instance
-        of it, whose weights do not matter.
+        of it, whose weights do not matter, or ``module:factory``.
         """
         return deployment.model(self, user, model)
 
     def save_models(
-        self, folder: str | Path, *, model: nn.Module | None = None, fresh: bool = False
+        self, folder: str | Path, *, model: nn.Module | str | None = None, fresh: bool = False
     ) -> Path:
         """Every user's model as a safetensors file in ``folder``; ``models.json`` says which.
 

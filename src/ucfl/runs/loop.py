@@ -140,7 +140,7 @@ class Loop:
         except Diverged as error:  # one process does not know the others' names
             raise Diverged(error.users, self.users.names, error.round) from None
         check_state(self.algorithm.name, state)
-        check_models(self.algorithm, self.fed, state)
+        check_models(self.algorithm, self.fed, state, "start()")
         if text := self.algorithm.describe(state):
             self._note(f"{self.algorithm.label}: {text}")
         self.attendance.check(state, self.configuration.scenario.rounds)
@@ -185,6 +185,8 @@ class Loop:
             try:
                 state = self.algorithm.round(fed, point.state, t)
                 check_state(self.algorithm.name, state)
+                if t == 1:
+                    check_models(self.algorithm, self.fed, state, "round()")
                 state = {**state, **fed.memory.after, **fed.wire.after}
                 break
             except Diverged as error:

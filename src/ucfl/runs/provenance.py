@@ -6,6 +6,8 @@ import json
 import platform
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -19,9 +21,31 @@ from ucfl.measure import Measure
 from ucfl.runs.configuration import Configuration
 from ucfl.runs.files import write_atomically
 from ucfl.runs.folder import CONFIGURATION, read_configuration
+from ucfl.runs.record import COMMAND_LINE, PYTHON
 from ucfl.runs.schema import FORMAT, json_digest
 from ucfl.users import Users
 from ucfl.wireless import Traffic
+
+_on_command_line = False
+
+
+@contextmanager
+def on_command_line() -> Iterator[None]:
+    """Runs that are made inside are made by ``ucfl`` and the arguments of this process."""
+    global _on_command_line
+    before, _on_command_line = _on_command_line, True
+    try:
+        yield
+    finally:
+        _on_command_line = before
+
+
+def _command() -> list[str]:
+    """What makes this run; of a person's own program its name alone, of a notebook nothing."""
+    if _on_command_line:
+        return [COMMAND_LINE, *sys.argv[1:]]
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    return [PYTHON, *([Path(file).name] if file else [])]
 
 
 def write_configuration(
@@ -49,7 +73,7 @@ def write_configuration(
             "platform": platform.platform(),
         },
         "versions": {"python": platform.python_version()} | {p: _version(p) for p in packages},
-        "command": ["ucfl", *sys.argv[1:]],
+        "command": _command(),
     }
     before = read_configuration(folder) if t else {}
     first = before if before else session

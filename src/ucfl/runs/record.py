@@ -7,7 +7,7 @@ A run's folder gives it (:attr:`Run.record`), and so does a small file without m
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
+#: The first word of a stored command: the command line, or a person's own program.
+COMMAND_LINE, PYTHON = "ucfl", "python"
 #: Shares of users between which a curve's band over users lies.
 BAND = (0.1, 0.9)
 #: Of every record: the mean over users and the worst one, on two splits.
@@ -44,13 +46,16 @@ class Population:
     labelled: bool = True  # whether examples have a class each, which could be counted
     test_sizes: list[int] | None = None
     validation_sizes: list[int] | None = None
+    class_names: list[str] | None = None
 
 
 @dataclass(frozen=True)
 class Origin:
     """Where a run is kept, and what it takes to make it again; checksums where they were kept.
 
-    ``kept_last_batch``: it is of version 0.1, in which every last batch made a step.
+    ``command`` is empty where a person's own program made it: ``program`` is its name then, empty
+    for a notebook. ``kept_last_batch``: it is of version 0.1, in which every last batch made a
+    step.
     """
 
     kept: str
@@ -61,6 +66,7 @@ class Origin:
     data: str | None = None
     model: str | None = None
     kept_last_batch: bool = False
+    program: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,6 +183,7 @@ def record_of(run: Run) -> Record:
         for who, over in (("mean", measure.mean), ("worst", measure.worst))
     }
     best = measure.chosen_round(curves["validation_mean"])
+    program = _program(about["command"])
     return Record(
         scenario=run.scenario,
         algorithm=run.algorithm,
@@ -193,12 +200,13 @@ def record_of(run: Run) -> Record:
         population=_population(about["users"]),
         origin=Origin(
             kept=str(run.folder),
-            command=shlex.join(about["command"]),
+            command=shlex.join(about["command"]) if program is None else "",
             source=about["users"]["source"],
             versions=about["versions"],
             machine=about["machine"],
             data=about["configuration"]["data"],
             model=about["configuration"]["model"],
+            program=program,
         ),
         collaboration=run.collaboration,
         audience=run.audience,
@@ -212,6 +220,16 @@ def record_of(run: Run) -> Record:
     )
 
 
+def _program(command: Sequence[str]) -> str | None:
+    """The program of a person's own that made a run; None: the command line did.
+
+    Earlier versions stored ``ucfl`` and the program's arguments, of which there mostly were none.
+    """
+    if list(command) == [COMMAND_LINE]:
+        return ""
+    return " ".join(command[1:]) if command[:1] == [PYTHON] else None
+
+
 def _population(users: Mapping[str, Any]) -> Population:
     return Population(
         list(users["names"]),
@@ -220,6 +238,7 @@ def _population(users: Mapping[str, Any]) -> Population:
         users.get("label_counts", ()) is not None,
         users.get("test_sizes"),
         users.get("validation_sizes"),
+        users.get("class_names"),
     )
 
 

@@ -59,7 +59,7 @@ def run(
     resume: bool = False,
     fresh: bool = False,
     on_divergence: OnDivergence = "drop",
-    users: Users | None = None,
+    users: Users | str | Path | None = None,
     model: ModelSource | None = None,
     objective: Objective | str | None = None,
     participation: CohortFunction | float | str | None = None,
@@ -86,7 +86,7 @@ def run(
         on_divergence: A user whose model becomes NaN or infinite is named, and is absent from that
             round on (``drop``; its accuracies are NaN then), or ends the run (``stop``); the rounds
             before are kept.
-        users: In the place of the scenario's own users.
+        users: In the place of the scenario's own users; may be a folder with a file per user.
         model: In the place of the scenario's model: a module, or a function that makes one.
         objective: In the place of the scenario's objective.
         participation: In the place of the scenario's: a share, a text such as ``10 users``, or a

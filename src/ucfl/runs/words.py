@@ -1,4 +1,4 @@
-"""A run in a line, as a notebook shows it."""
+"""A run in a line and a comparison in a small table, as a notebook shows them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ucfl.errors import UcflError, first_line
+from ucfl.measure import Measure
 from ucfl.users.names import short
 
 if TYPE_CHECKING:
+    from ucfl.runs.compare import Comparison
     from ucfl.runs.folder import Run
 
 
@@ -36,3 +38,29 @@ def _results(run: Run) -> str:
         f"{measure.text(mean['best'])}), worst {measure.text(worst['final'])} "
         f"({short(run.names[int(place)])})"
     )
+
+
+def table(comparison: Comparison) -> str:
+    """A line for each method, best first; whatever the folders hold by now."""
+    seeds = ", ".join(map(str, comparison.seeds))
+    methods = "1 method" if len(comparison.runs) == 1 else f"{len(comparison.runs)} methods"
+    said = f"Comparison: {methods} on {comparison.scenario.name}, "
+    said += f"seed{'s' if len(comparison.seeds) > 1 else ''} {seeds}"
+    try:
+        found = comparison.to_json()
+    except UcflError as error:
+        return f"{said}, {first_line(error)}"
+    measure = Measure(**found["metric"])
+    rows = [["method", "mean final", "mean best", "worst final", "worst best"]]
+    for label, row in found["algorithms"].items():
+        cells = [
+            measure.text(row[who][when], row["std"][who][when])
+            for who in ("mean", "worst")
+            for when in ("final", "best")
+        ]
+        rows.append([label, *cells])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
+    ]
+    return "\n".join([f"{said}, {measure.words}{measure.unit}", *lines])

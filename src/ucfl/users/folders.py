@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucfl.arrays import read_npz
-from ucfl.errors import UcflError
+from ucfl.errors import UcflError, UcflWarning
 from ucfl.users.form import Pair
-from ucfl.users.tables import read_csvs
+from ucfl.users.tables import numbered, read_csvs
 
 SPLITS = ("train", "validation", "test")
 
@@ -24,6 +25,7 @@ class Folder:
     names: list[str]
     pairs: dict[str, list[Pair]]
     groups: list[int] | None
+    class_names: tuple[str, ...] | None = None
 
 
 def user_files(folder: Path) -> list[Path]:
@@ -36,15 +38,22 @@ def input_shape(folder: Path) -> tuple[int, ...] | None:
     try:
         file = user_files(folder)[0]
         if file.suffix == ".csv":
-            return tuple(read_csvs([file])[0]["x"].shape[1:])
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UcflWarning)  # said when the users are made
+                return tuple(read_csvs([file])[0]["x"].shape[1:])
         arrays = read_npz(file, "")
         return tuple((arrays["x"] if "x" in arrays else arrays["x_train"]).shape[1:])
     except (UcflError, LookupError):  # said when the users are made
         return None
 
 
-def read_folder(folder: Path, target: str | None, *, numbers: bool = False) -> Folder:
-    """Every user's arrays, laid out alike; ``numbers``: whole-number targets are amounts."""
+def read_folder(
+    folder: Path, target: str | None, *, numbers: bool = False, renumber: bool = True
+) -> Folder:
+    """Every user's arrays, laid out alike; ``numbers``: whole-number targets are amounts.
+
+    ``renumber``: whole-number labels of tables that are not 0, 1, 2 … become so, and have names.
+    """
     files = user_files(folder)
     if not files:
         raise UcflError(f"{folder} holds no .npz or .csv file; put one per user there.")
@@ -52,8 +61,12 @@ def read_folder(folder: Path, target: str | None, *, numbers: bool = False) -> F
         raise UcflError(
             f"{folder} holds .npz and .csv files ({others[0].name}); give all users one kind."
         )
+    class_names = None
     if files[0].suffix == ".csv":
         loaded = read_csvs(files, target)
+        if renumber and not numbers:
+            labels, class_names = numbered([arrays["y"] for arrays in loaded])
+            loaded = [{**one, "y": y} for one, y in zip(loaded, labels, strict=True)]
     elif target is not None:
         raise UcflError("'target' names a column of .csv files, and these are .npz; leave it out.")
     else:
@@ -81,7 +94,7 @@ def read_folder(folder: Path, target: str | None, *, numbers: bool = False) -> F
         for file, arrays in zip(files, loaded, strict=True)
         if "group" in arrays
     ]
-    return Folder(names, pairs, groups if len(groups) == len(files) else None)
+    return Folder(names, pairs, groups if len(groups) == len(files) else None, class_names)
 
 
 def _amounts(targets: NDArray[Any]) -> NDArray[Any]:

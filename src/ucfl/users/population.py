@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,14 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ucfl.errors import UcflError
+from ucfl.errors import UcflError, UcflWarning
 from ucfl.memory import check_fits
 from ucfl.users.conversion import as_classes, as_pairs
 from ucfl.users.folders import read_folder
 from ucfl.users.form import Form, Pair, common_form
-from ucfl.users.names import checked_names, numbered_names, place_of
+from ucfl.users.names import checked_names, listed, numbered_names, place_of
 from ucfl.users.partition import hold_out
-from ucfl.users.tables import frame_pairs
+from ucfl.users.tables import frame_pairs, numbered
 from ucfl.users.words import in_words
 
 Split = Literal["train", "validation", "test"]
@@ -243,6 +244,8 @@ class Users:
                 split: [_take(p, part[s]) for p, part in zip(given["train"], parts, strict=True)]
                 for s, split in enumerate(SPLITS)
             }
+            if share:
+                _say_who_has_no_validation(names, given["validation"])
         nothing = [(x[:0], y[:0]) for x, y in given["train"]]
         by_split = {split: given.get(split, nothing) for split in SPLITS}
         return cls(
@@ -283,7 +286,12 @@ class Users:
             ('a', 'b')
         """
         pairs, names = frame_pairs(frame, user, target, inputs)
-        return cls.from_arrays(pairs, **{"names": names, "source": "a data frame", **options})
+        labels, called = [y for _, y in pairs], None
+        if not {"classes", "validation", "test"} & set(options):  # those say how they are numbered
+            labels, called = numbered(labels)
+        pairs = [(x, y) for (x, _), y in zip(pairs, labels, strict=True)]
+        users = cls.from_arrays(pairs, **{"names": names, "source": "a data frame", **options})
+        return users if called is None else replace(users, class_names=called)
 
     @classmethod
     def from_datasets(cls, datasets: Sequence[Any], **options: Any) -> Users:
@@ -302,6 +310,7 @@ class Users:
         *,
         target: str | None = None,
         numbers: bool = False,
+        renumber: bool = True,
         held_out: float | None = None,
         seed: int = 0,
     ) -> Users:
@@ -316,6 +325,8 @@ class Users:
             folder: The files' names are the users' names.
             target: The column to learn; if none, the one called target, label, class or y.
             numbers: Targets in whole numbers are amounts, and no classes.
+            renumber: Whole-number labels of ``.csv`` files that are not 0, 1, 2 and so on become
+                classes in their order, and ``class_names`` says which.
             held_out: The share to keep back, as in :meth:`from_arrays`.
             seed: Decides which examples are kept back.
 
@@ -328,8 +339,8 @@ class Users:
             >>> ucfl.Users.from_folder("hospitals").names
             ('north', 'south')
         """
-        found = read_folder(Path(folder), target, numbers=numbers)
-        return cls.from_arrays(
+        found = read_folder(Path(folder), target, numbers=numbers, renumber=renumber)
+        users = cls.from_arrays(
             found.pairs["train"],
             found.pairs.get("validation"),
             found.pairs.get("test"),
@@ -339,11 +350,22 @@ class Users:
             held_out=held_out,
             seed=seed,
         )
+        return users if found.class_names is None else replace(users, class_names=found.class_names)
 
 
 def _value(target: Any) -> Any:
     """One of a data set's targets, which may be a tensor."""
     return target.numpy() if isinstance(target, Tensor) else target
+
+
+def _say_who_has_no_validation(names: Sequence[str], pairs: Sequence[Pair]) -> None:
+    if without := [name for name, (_, y) in zip(names, pairs, strict=True) if not len(y)]:
+        warnings.warn(
+            f"{listed(without)}: too few examples to keep any back for validation; such users have "
+            "no say in which round is best.",
+            UcflWarning,
+            stacklevel=2,
+        )
 
 
 def _take(pair: Pair, index: NDArray[np.int64]) -> Pair:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from ucfl.errors import UcflError, check_name
+from ucfl.errors import UcflError, unknown
 from ucfl.options import (
     BatchSize,
     Count,
@@ -37,6 +37,27 @@ from ucfl.users.given import OWN, ModelSource, model_name
 from ucfl.users.participation import Participation
 from ucfl.users.partition import FEWEST
 from ucfl.users.population import HELD_OUT, Users
+
+#: What other libraries call our fields, where the words are not alike.
+ELSEWHERE = {
+    "learning_rate": "lr",
+    "eta": "lr",
+    "batch_size": "batch",
+    "optimizer": "optimiser",
+    "num_clients": "users",
+    "clients": "users",
+    "communication_rounds": "rounds",
+    "num_rounds": "rounds",
+    "loss": "objective",
+    "data": "dataset",
+}
+
+
+def unknown_field(field: str, known: Collection[str]) -> UcflError:
+    """The error for a field that a scenario does not have, with the one that may be meant."""
+    if field in ELSEWHERE:
+        return UcflError(f"unknown scenario field {field!r}; did you mean {ELSEWHERE[field]!r}?")
+    return unknown("scenario field", field, known)
 
 
 class Scenario(BaseModel):
@@ -219,6 +240,8 @@ class Scenario(BaseModel):
             return check(fields)
         except ValidationError as error:
             first = error.errors()[0]
+            if first["type"] == "extra_forbidden":
+                raise unknown_field(str(first["loc"][-1]), cls.model_fields) from error
             where = ".".join(map(str, first["loc"]))
             given = f" (got {reprlib.repr(first['input'])})" if where else ""
             name = fields.get("name", "custom") if isinstance(fields, Mapping) else "custom"
@@ -232,6 +255,11 @@ class Scenario(BaseModel):
         return model_name(self.model)
 
     @property
+    def targets_are_numbers(self) -> bool:
+        """Whether targets in whole numbers are amounts, and no classes."""
+        return self.objective.partition(":")[0] == "regression"
+
+    @property
     def in_words(self) -> Scenario:
         """The scenario as it can be stored."""
         return self if isinstance(self.model, str) else self.change({"model": self.model_name})
@@ -243,7 +271,8 @@ class Scenario(BaseModel):
         one that has it. A change without effect is refused.
         """
         for field in fields:
-            check_name("scenario field", field, type(self).model_fields)
+            if field not in type(self).model_fields:
+                raise unknown_field(field, type(self).model_fields)
         replaced = {field for field in fields if fields[field] != getattr(self, field)}
         kept = {
             field: value
@@ -291,9 +320,8 @@ class Scenario(BaseModel):
                 raise UcflError(f"scenario {self.name!r}: {why}")
         if is_folder(self.dataset):
             held_out = None if self.held_out == HELD_OUT else self.held_out
-            numbers = self.objective.partition(":")[0] == "regression"
             users = Users.from_folder(
-                Path(self.dataset), held_out=held_out, numbers=numbers, seed=seed
+                Path(self.dataset), held_out=held_out, numbers=self.targets_are_numbers, seed=seed
             )
             self.serving(users, given=False)  # what it says of their groups must be true
             return users

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import csv
 
-from ucfl.errors import UcflError, check_name, unreadable
+from ucfl.errors import UcflError, UcflWarning, check_name, unknown, unreadable
 from ucfl.users.conversion import as_array, has_gaps
-from ucfl.users.form import Pair
+from ucfl.users.form import MOST_CLASSES, Pair
 
 #: What the column of a CSV file is called that is to be learnt, where nobody says: the first there.
 TARGETS = ("target", "label", "class", "y")
 ADVICE = "write it again: a line of column names, then a line for each example."
+#: What pandas calls its index, in the file that it writes and in the table that it reads of it.
+INDEX = ("", "Unnamed: 0")
+#: Columns whose standard deviations differ by more than the first, or whose mean is further from 0
+#: than so many of them, train badly: one learning rate serves all columns.
+SCALES, AWAY = 100, 10
 
 
 def frame_pairs(
@@ -30,7 +36,11 @@ def frame_pairs(
     """
     columns = [str(column) for column in frame.columns]
     chosen = [column for column in columns if column not in (user, target)]
-    chosen = chosen if inputs is None else list(inputs)
+    if inputs is not None:
+        chosen = list(inputs)
+    elif columns[0] in INDEX and _counts_rows([as_array(frame[columns[0]], "the first column")]):
+        _say_without_index("the table")
+        chosen = [column for column in chosen if column != columns[0]]
     for column in (user, target, *chosen):
         check_name("column", column, columns)
     if not chosen:
@@ -42,6 +52,7 @@ def frame_pairs(
     y = as_array(frame[target], f"column {target!r}")
     if has_gaps(y):
         raise UcflError(f"column {target!r} has gaps; leave out examples without a label.")
+    check_scales(x, chosen)
     names, owner = np.unique(users, return_inverse=True)
     pairs = [(x[owner == i], y[owner == i]) for i in range(len(names))]
     return pairs, [str(name) for name in names.tolist()]
@@ -54,20 +65,21 @@ def read_csvs(files: Sequence[Path], target: str | None = None) -> list[dict[str
     if twice := [name for name in columns if columns.count(name) > 1]:
         raise UcflError(f"{files[0].name} has two columns {twice[0]!r}; give each its own name.")
     chosen = target or next((name for name in TARGETS if name in columns), None)
-    if chosen is None or chosen not in columns:
+    if chosen is None:
         raise UcflError(
-            f"{files[0].name} has no column {chosen or TARGETS[0]!r}, only "
-            f"{', '.join(columns)[:200]}; call the column that is to be learnt "
-            f"{' or '.join(TARGETS)}."
+            f"{files[0].name} has no column {TARGETS[0]!r}, only {', '.join(columns)[:200]}; call "
+            f"the column that is to be learnt {' or '.join(TARGETS)}."
         )
+    if chosen not in columns:
+        raise unknown(f"column of {files[0].name}", chosen, columns, "It was given as target=.")
+    for file, table in zip(files, tables, strict=True):
+        _check_columns(file, table, files[0], columns)
+    inputs = [name for name in columns if name != chosen]
+    if columns[0] in INDEX and _counts_rows([as_array(table[0], "") for table in tables]):
+        _say_without_index(files[0].name)
+        inputs = [name for name in inputs if name != columns[0]]
     found = []
     for file, table in zip(files, tables, strict=True):
-        if table.column_names != columns:
-            raise UcflError(
-                f"{file.name} has other columns than {files[0].name}; give all users the same, in "
-                "the same order."
-            )
-        inputs = [name for name in columns if name != chosen]
         parts = [_numbers(table[name], f"{file.name}: column {name!r}") for name in inputs]
         if not parts:
             raise UcflError(f"{file.name} has no column beside {chosen!r} to learn from.")
@@ -77,13 +89,97 @@ def read_csvs(files: Sequence[Path], target: str | None = None) -> list[dict[str
                 f"{file.name}: column {chosen!r} has gaps; leave out examples without a label."
             )
         found.append({"x": np.stack(parts, axis=1), "y": labels})
+    check_scales(np.concatenate([one["x"] for one in found]), inputs)
     return found
+
+
+def _check_columns(file: Path, table: pa.Table, first: Path, columns: Sequence[str]) -> None:
+    """Raise unless a file has the columns of the first, and examples."""
+    if table.column_names != list(columns):
+        missing = [name for name in columns if name not in table.column_names]
+        more = [name for name in table.column_names if name not in columns]
+        apart = [f"it lacks {', '.join(map(repr, missing))}"] if missing else []
+        apart += [f"it also has {', '.join(map(repr, more))}"] if more else []
+        raise UcflError(
+            f"{file.name} has other columns than {first.name} "
+            f"({' and '.join(apart)[:200] or 'another order'}); give all users the same, in the "
+            "same order."
+        )
+    if not table.num_rows:
+        raise UcflError(
+            f"{file.name} has no examples, only column names; add some, or take the file away."
+        )
+
+
+def numbered(labels: Sequence[NDArray[Any]]) -> tuple[list[NDArray[Any]], tuple[str, ...] | None]:
+    """Whole-number labels of a table as classes 0, 1, 2 …, and what these are called.
+
+    Those that are such already stay, without names (None), as do other kinds and what is too large
+    to be a class.
+    """
+    if not labels or any(each.dtype.kind not in "iu" for each in labels):
+        return list(labels), None
+    found = np.unique(np.concatenate(labels))
+    if found[-1] >= MOST_CLASSES or np.array_equal(found, np.arange(len(found))):
+        return list(labels), None
+    classes: list[NDArray[Any]] = [np.searchsorted(found, each) for each in labels]
+    return classes, tuple(map(str, found.tolist()))
+
+
+def check_scales(x: NDArray[np.float32], columns: Sequence[str]) -> None:
+    """Say where columns of inputs have so different scales that training suffers."""
+    with np.errstate(invalid="ignore", over="ignore"):  # infinite values are refused later
+        spread, mean = x.std(0, dtype=np.float64), np.abs(x.mean(0, dtype=np.float64))
+    real = np.flatnonzero((spread > 0) & np.isfinite(spread))
+    if not len(real):
+        return
+    low, high = real[spread[real].argmin()], real[spread[real].argmax()]
+    away = real[(mean[real] / spread[real]).argmax()]
+    if spread[high] > SCALES * spread[low]:
+        what = (
+            f"column {columns[high]!r} has a standard deviation of {spread[high]:.3g}, column "
+            f"{columns[low]!r} of {spread[low]:.3g}"
+        )
+    elif mean[away] > AWAY * spread[away]:
+        what = (
+            f"column {columns[away]!r} has a mean of {x[:, away].mean():.3g} and a standard "
+            f"deviation of {spread[away]:.3g}"
+        )
+    else:
+        return
+    _note(
+        f"{what}: models train badly on such scales; standardise the columns first (subtract a "
+        "mean, divide by a standard deviation, the same for all users)."
+    )
+
+
+def _counts_rows(by_user: Sequence[NDArray[Any]]) -> bool:
+    """Whether a first column is the row numbers that pandas writes: whole, and only rising."""
+    return all(each.dtype.kind in "iu" and bool((np.diff(each) > 0).all()) for each in by_user)
+
+
+def _say_without_index(where: str) -> None:
+    _note(
+        f"the first column of {where} has no name and counts rows, so it is left out; write files "
+        "without it (pandas: to_csv(..., index=False)), or give it a name to learn from it."
+    )
+
+
+def _note(text: str) -> None:
+    # From one place: what is read once for each seed is said once.
+    warnings.warn(text, UcflWarning, stacklevel=2)
 
 
 def _read(file: Path) -> pa.Table:
     try:
         contents = file.read_bytes()
         contents.decode()  # pyarrow would take other encodings' letters for bytes
+        head = contents.partition(b"\n")[0]
+        if b";" in head and b"," not in head:
+            raise UcflError(
+                f"{file.name} separates its columns by semicolons; write it with commas between "
+                "columns, and points in numbers."
+            )
         return csv.read_csv(
             io.BytesIO(contents),
             # Threads of its own may still run when Python ends, and abort the process.
@@ -99,6 +195,12 @@ def _read(file: Path) -> pa.Table:
 def _numbers(column: Any, what: str) -> NDArray[np.float32]:
     """A column of inputs; numbers in tables are quantities, never tokens."""
     values = as_array(column, what)
+    if values.dtype.kind in "UO" and (odd := _few_texts(values)) is not None:
+        row, text = odd
+        raise UcflError(
+            f"{what} has the text {text[:80]!r} among numbers, in row {row + 1} of its examples; "
+            "mend it, or leave that example out."
+        )
     if values.dtype.kind not in "fiub":
         raise UcflError(
             f"{what} holds {values.dtype} and no numbers; turn it into numbers, or leave it out."
@@ -106,3 +208,21 @@ def _numbers(column: Any, what: str) -> NDArray[np.float32]:
     if values.dtype.kind == "f" and np.isnan(values).any():
         raise UcflError(f"{what} has gaps; fill them in, or leave the examples out.")
     return values.astype(np.float32)
+
+
+def _few_texts(values: NDArray[Any]) -> tuple[int, str] | None:
+    """The first value that is no number, where most of the column are; None: few are."""
+    texts = [
+        (row, str(value))
+        for row, value in enumerate(values.tolist())
+        if value is not None and not _is_number(value)
+    ]
+    return texts[0] if texts and 2 * len(texts) < len(values) else None
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -137,11 +137,20 @@ function showHeat(users, learnt) {
   choose(...(state.cell ?? [0, Math.max(0, others.indexOf(Math.max(...others)))]));
 }
 
-function histogram(counts, colour) {
+function histogram(counts, colour, names) {
   const most = Math.max(...counts, 1),
     height = 46,
     wide = 240;
-  const each = wide / counts.length;
+  const each = wide / counts.length,
+    fits = Math.floor(each / 6.5);
+  const called = (label) => names?.[label] ?? String(label);
+  // A name that is too long for its bar is cut; its title has the whole.
+  const below = (label) => {
+    const letters = [...called(label)];
+    if (letters.length <= fits) return called(label);
+    return fits < 3 ? String(label) : `${letters.slice(0, fits - 1).join("")}…`;
+  };
+  const title = (label) => drawn("title", {}, `${called(label)}: ${counts[label]}`);
   return drawn(
     "svg",
     {
@@ -149,24 +158,29 @@ function histogram(counts, colour) {
       width: wide,
       height: height + 12,
       role: "img",
-      "aria-label": `examples of each label: ${counts.map((count, label) => `${label}: ${count}`).join(", ")}`,
+      "aria-label": `examples of each label: ${counts.map((count, label) => `${called(label)}: ${count}`).join(", ")}`,
     },
     ...counts.map((count, label) =>
-      drawn("rect", {
-        class: "who",
-        colour,
-        x: label * each + each * 0.1,
-        width: each * 0.8,
-        y: height - (height * count) / most,
-        height: (height * count) / most,
-      }),
+      drawn(
+        "rect",
+        {
+          class: "who",
+          colour,
+          x: label * each + each * 0.1,
+          width: each * 0.8,
+          y: height - (height * count) / most,
+          height: (height * count) / most,
+        },
+        title(label),
+      ),
     ),
     ...counts.map((_, label) =>
       each >= 12 || label % 10 === 0
         ? drawn(
             "text",
             { x: (label + 0.5) * each, y: height + 11, "text-anchor": "middle" },
-            String(label),
+            below(label),
+            title(label),
           )
         : null,
     ),
@@ -185,6 +199,7 @@ function showPair(users, learnt, i, j) {
         ? histogram(
             users.label_counts[user],
             users.groups ? groupColour(users.groups[user]) : "var(--accent)",
+            users.class_names,
           )
         : null,
     ];

@@ -169,6 +169,7 @@ function showRepeat() {
   const { repeat } = story;
   find("commands").append(
     ...repeat.commands.map((command) => element("pre", {}, element("code", {}, command))),
+    ...repeat.programs.map((sentence) => element("p", {}, sentence)),
   );
   const facts = [
     ["users' data", repeat.source],
