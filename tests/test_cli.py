@@ -74,6 +74,22 @@ def test_plan_prints_a_table_and_a_recommendation(data, tmp_path):
     assert {"streams", "round_time", "joules", "score"} <= set(plan["streams"][0])
 
 
+def test_times_and_budgets_need_no_w(data, tmp_path):
+    words = ["--model", "mlp", "--rounds", 2, "--algorithms", "fedavg,local", "--out", "r"]
+    assert ucfl("compare", data, *words, cwd=tmp_path).returncode == 0
+    done = ucfl("plan", "r", "--system", "urban-micro", "--within", "60h", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Within 60h, take " in done.stdout
+    done = ucfl("plan", "r", "--target", "30", "--json", cwd=tmp_path)
+    answer = json.loads(done.stdout)
+    assert set(answer["times"]["algorithms"]) == {"fedavg", "local"}
+    assert answer["unit"] == "T_dl" and "recommended" not in answer
+    for more in ([], ["--within", "60", "--max-streams", 2]):
+        done = ucfl("plan", "r", *more, cwd=tmp_path)
+        assert done.returncode == 2
+        assert "write collaboration(state) in an algorithm of your own" in done.stderr
+
+
 def test_systems_explains_one_with_its_options(tmp_path):
     done = ucfl("systems", "urban-micro:bandwidth=10MHz", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -111,9 +111,12 @@ def test_a_saved_w_can_be_planned(tmp_path, runs):
     assert Question.from_file(tmp_path / "w.npy", 1000).plan("urban-micro").unit == "s"
 
 
-def test_runs_without_a_collaboration_round_cannot_be_planned(folder, runs):
-    with pytest.raises(UcflError, match="no run of a user-centric method"):
-        Question.from_runs(runs["fedavg"][0].folder)
+def test_runs_without_w_have_times_but_no_number_of_streams(runs):
+    question = Question.from_runs(runs["fedavg"][0].folder)
+    with pytest.raises(UcflError, match=r"write collaboration\(state\) in an algorithm of your own"):
+        question.plan("wired")
+    assert list(question.times("wired", 1.0)["algorithms"]) == ["fedavg"]
+    assert list(question.spendings("urban-micro")[0]) == ["fedavg"]
 
 
 def test_the_stored_size_is_the_models(runs):

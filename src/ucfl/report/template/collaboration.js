@@ -11,7 +11,8 @@ function showCollaboration() {
   find("collaboration-body").hidden = !learnt;
   if (!learnt) {
     find("collaboration-hint").textContent =
-      `No run of user-centric has seed ${users.seed}, so nobody measured who learns usefully from whom.`;
+      `No run of seed ${users.seed} has measured who learns usefully from whom (W). ` +
+      "Add user-centric to the runs; an algorithm of your own shows its W here when it has collaboration(state).";
     return;
   }
   const count = Math.max(...learnt.labels) + 1;

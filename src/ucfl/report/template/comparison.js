@@ -327,7 +327,7 @@ function showStreamsNote() {
     guess = whatIf(state.streams),
     k = state.streams;
   if (!guess) {
-    note.textContent = "No run of user-centric is here, so there are no streams to choose.";
+    note.textContent = "No method here can be run with another number of streams; user-centric can.";
     return;
   }
   const { system } = state;
