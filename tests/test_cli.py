@@ -81,6 +81,23 @@ def test_plan_prints_a_table_and_a_recommendation(data, tmp_path):
     assert {"streams", "round_time", "joules", "score"} <= set(plan["streams"][0])
 
 
+def test_times_and_budgets_need_no_w(data, tmp_path):
+    words = ["--model", "mlp", "--rounds", 2, "--algorithms", "fedavg,local", "--out", "r"]
+    assert ucfl("compare", data, *words, cwd=tmp_path).returncode == 0
+    done = ucfl("plan", "r", "--system", "urban-micro", "--within", "60h", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Within 60h, take " in done.stdout
+    done = ucfl("plan", "r", "--target", "30", "--json", cwd=tmp_path)
+    answer = json.loads(done.stdout)
+    assert set(answer["times"]["algorithms"]) == {"fedavg", "local"}
+    assert answer["unit"] == "T_dl"
+    assert "recommended" not in answer
+    for more in ([], ["--within", "60", "--max-streams", 2]):
+        done = ucfl("plan", "r", *more, cwd=tmp_path)
+        assert done.returncode == 2
+        assert "write collaboration(state) in an algorithm of your own" in done.stderr
+
+
 def test_systems_explains_one_with_its_options(tmp_path):
     done = ucfl("systems", "urban-micro:bandwidth=10MHz", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -124,6 +141,15 @@ SHAPE = Objective(F.cross_entropy)
 NOTHING = Objective(LOSS, {"odd": lambda outputs, targets: outputs[:, 0] * float("nan")})
 """
 
+#: An algorithm whose line for the dataclass is not what it must be.
+THAWED = """from dataclasses import dataclass
+from ucfl.algorithms.fedavg import FedAvg
+
+@dataclass
+class Mine(FedAvg):
+    share: float = 0.5
+"""
+
 
 def mistakes(tmp_path):
     """What a person may type, and a word of the answer."""
@@ -142,6 +168,7 @@ def mistakes(tmp_path):
     (cut / "b.npz").write_bytes((cut / "b.npz").read_bytes()[:200])
     (tmp_path / "file").write_text("")
     (tmp_path / "wrong.py").write_text(WRONG)
+    (tmp_path / "thawed.py").write_text(THAWED)
     good = bad_folder(tmp_path, "good")
     np.save(tmp_path / "w.npy", np.full((4, 4), 0.25))
     np.save(tmp_path / "rows.npy", np.full((4, 3), 0.25))
@@ -180,7 +207,7 @@ def mistakes(tmp_path):
         (["run", "--set", "lr"], "FIELD=VALUE"),
         (["run", "--set", "userz=3"], "did you mean 'users'"),
         (["run", "--rounds", "0"], "--rounds"),
-        (["run", "--device", "quantum"], "cannot be used here"),
+        (["run", "--device", "quantum"], "choose cpu, or auto, which takes a GPU"),
         (["compare", "--seeds", "a-b"], "--seeds takes"),
         (["compare", "--seeds", "0-9999999999"], "names more than 10,000"),
         (["compare", "--seeds", "0-99999999999999999999"], "a seed is"),
@@ -202,6 +229,11 @@ def mistakes(tmp_path):
         (["compare", "--algorithms", ""], "unknown algorithm"),
         (["run", "--no-such-option"], "--no-such-option"),
         (["fly"], "fly"),
+        (["comapre"], "ucfl: No such command 'comapre'; did you mean 'compare'?\n"),
+        (["run", "--algorithm", "user-centric:streams=two"], "valid integer, or 'all' or 'auto'."),
+        (["run", good, "--algorithm", "thawed:Mine"],
+         "loaded: write @dataclass(frozen=True) above the class (thawed.py, line 4)."),
+        (["compare", "--algorithms", "fedavg, lokal"], "unknown algorithm 'lokal'"),
         (["data", "fetch", "imagenet"], "unknown data set"),
         (["data", "fetch", "watch"], "ucfl data import watch seglearn"),
         (["run", "mnist-writers"], "ucfl data fetch qmnist"),
@@ -228,7 +260,8 @@ def mistakes(tmp_path):
         (["plan", tmp_path / "w.npy", "--deadline", "-1"], "deadline of a round must be above 0"),
         (["plan", tmp_path / "w.npy", "--leave-out", "10"], "write 10% or 0.1"),
         (["plan", tmp_path / "w.npy", "--target", "0.85"], "percent sign, as 85%"),
-        (["plan", tmp_path / "w.npy", "--target", "850%"], "between 0% and 100%"),
+        (["plan", tmp_path / "w.npy", "--target", "850%"], "between 0% and 100%, not at 850%.\n"),
+        (["plan", tmp_path / "w.npy", "--target", "300"], "between 0 and 100, as 85 or 85%"),
         (["plan", tmp_path / "w.npy", "--within", "30s"], "--within chooses among finished runs"),
         (["plan", tmp_path / "w.npy", "--system", "measured-cell", "--model-bytes", "1kB"],
          "measured-cell:file=FILE.csv"),

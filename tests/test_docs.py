@@ -3,10 +3,12 @@
 import importlib.util
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
+from pages.blocks import blocks, run_blocks
 from ucfl.algorithms import REGISTRY
 from ucfl.federation import OBJECTIVES
 from ucfl.paper import PAPER, Store
@@ -49,6 +51,12 @@ def test_the_csv_of_the_held_out_set_equals_the_stored_cells():
 def test_the_csv_of_an_item_equals_the_stored_cells(name):
     file = ROOT / "docs" / "results" / f"{name}.csv"
     assert file.read_text() == CSVS[name](PAPER, Store(ROOT / "docs" / "results"))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_first_pages_say_how_many_methods_there_are(page):
+    beginning = (ROOT / page).read_text()[:1200]
+    assert f"{len(REGISTRY)} methods" in beginning
 
 
 def test_every_algorithm_has_a_page():
@@ -109,12 +117,10 @@ def test_the_code_of_the_page_about_participation_runs(tmp_path, monkeypatch):
 
 
 def _executed(page, folder, monkeypatch):
-    """The names that a page's blocks of Python, run one after another, leave."""
+    """The names that a page's blocks, run one after another, leave."""
     monkeypatch.chdir(folder)
-    scope = {}
-    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL):
-        exec(block, scope)
-    return scope
+    monkeypatch.setattr(sys, "argv", ["ucfl"])
+    return run_blocks(blocks(ROOT / "docs" / page), folder)
 
 
 def test_every_link_in_the_pages_leads_somewhere():

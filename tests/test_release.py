@@ -35,6 +35,9 @@ def test_the_paper_is_cited_with_its_authors():
     for name in ("Mestoukirdi", "Zecchin", "Gesbert", "Li"):
         assert f"family-names: {name}\n" in cited
         assert name in (ROOT / "docs" / "citing.md").read_text()
+    page = (ROOT / "docs" / "citing.md").read_text()
+    for words in (r"authors:\n  - name: (.*)", r"(arXiv:\d+\.\d+)"):  # of the software, the paper
+        assert re.search(words, cited)[1] in page
 
 
 def run(command, folder, **more):

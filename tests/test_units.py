@@ -53,7 +53,7 @@ def test_numbers_with_their_units(quantity, text, value):
         (POWER, "0W", "above 0"),
         (LOSS, "1000", "if 1000 is a ratio of powers, write 10 log10 of it, 30 dB"),
         (SHARE, "85", "write 85% or 0.85"),
-        (SHARE, "185%", "between 0% and 100%, not at 185%"),
+        (SHARE, "185%", "between 0% and 100%, not at 185%."),
         (units.SECONDS, "5", "write its unit"),
     ],
 )

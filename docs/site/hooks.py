@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import importlib
+import importlib.util
 import inspect
 import json
 import re
@@ -75,7 +76,28 @@ def api(package: str) -> str:
     names = sorted(
         module.__all__, key=lambda name: [not kind(getattr(module, name)) for kind in kinds]
     )
-    return "\n\n".join(f"::: {package}.{name}" for name in names)
+    return "\n\n".join(_documented(f"{package}.{name}", getattr(module, name)) for name in names)
+
+
+def _documented(path: str, value: Any) -> str:
+    """A name to document; a function that has a module's name, by the place that defines it.
+
+    For mkdocstrings ``ucfl.runs.compare`` is the module, and so is ``ucfl.compare``.
+    """
+    if not (inspect.isfunction(value) or inspect.isclass(value)):
+        return f"::: {path}"
+    defined, name = value.__module__, path.rpartition(".")[2]
+    imported_from = f"{'.'.join(defined.split('.')[:2])}.{name}"
+    if not (_is_module(path) or _is_module(imported_from)):
+        return f"::: {path}"
+    return f"[](){{ #{path} }}\n\n::: {defined}.{value.__qualname__}"
+
+
+def _is_module(path: str) -> bool:
+    try:
+        return importlib.util.find_spec(path) is not None
+    except ModuleNotFoundError:  # of the part before the last dot
+        return False
 
 
 def commands() -> str:

@@ -34,6 +34,7 @@ from ucfl.runs.budget import Cost, Point, Spending, pareto_front
 from ucfl.runs.progress import OnRound
 from ucfl.users.acquire import OnBytes
 from ucfl.wireless import SYSTEMS, Plan
+from ucfl.words import counted
 
 
 def console(**options: Any) -> Console:
@@ -147,7 +148,7 @@ def show_comparison(result: dict[str, Any]) -> None:
     headers += ["worst best", *(["newcomers", "tuned"] if late else [])]
     headers += ["models down / up", "seconds"]
     which = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds, mean ± deviation"
-    title = f"{result['scenario']}, {result['rounds']} rounds, {which}: "
+    title = f"{result['scenario']}, {counted(result['rounds'], 'round')}, {which}: "
     title += _title(measure)
     show_table(headers, rows, title)
     answers.print(
@@ -249,7 +250,7 @@ def show_fronts(found: Mapping[str, Spending], measure: Measure, unit: str) -> N
 
 def show_best(found: Spending, best: Point, measure: Measure, within: str) -> None:
     """The answer of ``ucfl plan --within``."""
-    rounds = f"{best.round} round{'s' * (best.round > 1)}"
+    rounds = counted(best.round, "round")
     answers.print(
         f"Within {within}, take {found.words}: {measure.text(best.test)}{measure.sign} mean "
         f"{measure.words} after {rounds}.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import sysconfig
 import traceback
 from functools import reduce
 from pathlib import Path
@@ -40,7 +41,16 @@ def _reason(error: Exception, module: str, name: str) -> str:
         )
     if isinstance(error, AttributeError) and module in sys.modules:
         return f"the module {module!r} has no {name!r}"
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    place = "" if isinstance(error, SyntaxError) else f" ({Path(where.filename).name}, "
-    place += f"line {where.lineno})" if place else ""
+    if "non-frozen dataclass from a frozen one" in str(error):
+        return f"write @dataclass(frozen=True) above the class ({_place(error)})"
+    place = "" if isinstance(error, SyntaxError) else f" ({_place(error)})"
     return f"{type(error).__name__}: {first_line(error)}{place}"
+
+
+def _place(error: Exception) -> str:
+    """The last line of the person's own code that led to the error, or else the last one of all."""
+    frames = traceback.extract_tb(error.__traceback__)
+    installed = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+    own = [one for one in frames if not one.filename.startswith((*installed, "<", __file__))]
+    where = [*frames, *own][-1]
+    return f"{Path(where.filename).name}, line {where.lineno}"

@@ -83,8 +83,21 @@ def check_seed(seed: int) -> None:
 
 
 def reason(error: ValidationError) -> str:
-    """What is wrong, in the words of the first error."""
-    return error.errors()[0]["msg"].removeprefix("Value error, ")
+    """What is wrong, in the words of the first error, with the words that may be written instead.
+
+    Of ``int | Literal["all", "auto"]`` pydantic reports an error for the number and one for the
+    words.
+    """
+    first, *others = error.errors()
+    said = first["msg"].removeprefix("Value error, ")
+    words = [
+        other["msg"].removeprefix("Input should be ")
+        for other in others
+        if other["type"] == "literal_error" and other["loc"][:-1] == first["loc"][:-1]
+    ]
+    if not words:
+        return said
+    return f"{said.partition(', unable to parse')[0]}, or {words[0]}"
 
 
 @lru_cache(maxsize=256)

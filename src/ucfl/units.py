@@ -54,7 +54,7 @@ class Quantity:
         if not (math.isfinite(value) and self.low <= value <= self.high):
             raise ValueError(
                 f"it lies between {self.text(self.low)} and {self.text(self.high)}, "
-                f"not at {self.text(value)}{self._hint(value)}"
+                f"not at {self.text(value)}{self._hint(value, given)}"
             )
         return value
 
@@ -89,14 +89,15 @@ class Quantity:
         middle = math.sqrt(self.low * self.high) if self.low > 0 else (self.low + self.high) / 2
         return self.text(float(f"{middle:.1g}")).replace(" ", "")
 
-    def _hint(self, value: float) -> str:
-        """What it may have been meant as."""
+    def _hint(self, value: float, given: Any) -> str:
+        """What it may have been meant as, as it was given."""
         if self.units is DECIBELS and math.isfinite(value) and value > self.high:
             return (
                 f" (if {value:g} is a ratio of powers, write 10 log10 of it, "
                 f"{10 * math.log10(value):.3g} dB)"
             )
-        if self.units is SHARE and 1 < value <= 100:
+        has_unit = isinstance(given, str) and given.strip().endswith("%")
+        if self.units is SHARE and 1 < value <= 100 and not has_unit:
             return f" (write {value:g}% or {value / 100:g})"
         return ""
 

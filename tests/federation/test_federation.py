@@ -284,7 +284,9 @@ def test_training_learns():
 
 def test_models_that_do_not_fit_are_one_sentence():
     users = make_users([5, 5])
-    with pytest.raises(UcflError, match="does not take inputs of shape"):
+    with pytest.raises(
+        UcflError, match=r"does not take inputs of shape .*: change its first layer"
+    ):
         Federation(users, nn.Linear(3, 3))
     with pytest.raises(UcflError, match="outputs of shape"):
         Federation(users, nn.Sequential(nn.Flatten(), nn.Linear(36, 7)))

@@ -138,6 +138,21 @@ def test_every_public_name_is_documented(pages):
     assert missing == [], "add the package's page to docs/reference/api and to mkdocs.yml"
 
 
+def test_functions_that_have_a_modules_name_are_documented_as_functions(site):
+    """Each has its signature, and the first sentence of its own docstring."""
+    places = ("ucfl.compare", "ucfl.runs.compare", "ucfl.federation.schedule", "ucfl.report.page")
+    for place in places:
+        package, _, name = place.rpartition(".")
+        one = getattr(importlib.import_module(package), name)
+        assert inspect.isfunction(one)
+        file = site / "reference" / "api" / f"{package.removeprefix('ucfl.')}.html"
+        found = Page(file.read_text().partition(f'id="{place}"')[2].partition("<h2")[2])
+        text = " ".join(found.text.partition("</h2")[0].split())[:2500]
+        first = " ".join(one.__doc__.split(".")[0].split()).replace("``", "")
+        assert f"{name}(" in text.replace(" ", ""), (place, text)
+        assert first in text, (place, text)
+
+
 def test_every_public_function_and_class_says_what_it_is():
     for package in public_packages():
         for name in package.__all__:

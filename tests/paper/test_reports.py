@@ -169,7 +169,10 @@ def test_in_a_browser_it_leaves_out_what_cells_do_not_have(look, cells):
     tab.locator("#heat").hover()
     assert "training examples" not in tab.locator("#heat-details").inner_text()
     tab.locator("#users [data-seed]").select_option("1")
-    assert "No run of user-centric has seed 1" in tab.locator("#collaboration-hint").inner_text()
+    assert (
+        "No run of seed 1 has measured who learns"
+        in tab.locator("#collaboration-hint").inner_text()
+    )
     tab.locator("#repeat details summary").click()
     assert "cells/cifar10" in tab.locator("#runs-table").inner_text()
     assert "SHA-256" not in tab.locator("#runs-table").inner_text()

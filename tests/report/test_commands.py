@@ -85,7 +85,7 @@ def test_figures_for_two_columns_another_network_and_another_format(ucfl, folder
 
 def test_figures_that_these_runs_cannot_give_are_refused(ucfl, runs, tmp_path):
     local, file = runs["local"][0].folder, tmp_path / "f.pdf"
-    for name, word in (("weights", "nobody has measured W"), ("time-to-target", "--target")):
+    for name, word in (("weights", "write collaboration(state)"), ("time-to-target", "--target")):
         code, out, err = ucfl("figure", name, local, "--out", file)
         assert (code, out) == (2, "")
         assert word in err

@@ -39,8 +39,8 @@ def test_parts_have_their_place_in_the_report(tmp_path):
 
 def test_parts_alone_are_no_measured_w(tmp_path):
     run, _ = notes(tmp_path, "fedper")
-    with pytest.raises(UcflError, match="nobody has measured W"):
-        Question.from_runs(run.folder)
+    with pytest.raises(UcflError, match="no run here has measured W"):
+        Question.from_runs(run.folder).plan("wired")
 
 
 def test_a_deadline_is_told_and_bounds_the_times_on_its_system(tmp_path, look):

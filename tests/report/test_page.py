@@ -1,5 +1,6 @@
 """The page as people meet it: a real Chromium clicks, slides and types."""
 
+import copy
 import json
 import sys
 
@@ -74,8 +75,9 @@ def test_the_tiles_claim_what_the_test_shows(look, tmp_path):
     write_runs(tmp_path / "many", methods=methods, seeds=1, rounds=60, users=60)
     tiles = look(tell(gather([tmp_path / "many"]))).locator("#tiles").inner_text()
     assert "against fedavg" in tiles
-    assert "of only 4 test examples" in tiles
+    assert "who has only 4 test examples" in tiles
     assert "local is first, after" in tiles  # not "sooner": somebody else is
+    assert "T_dl; T_dl is the time of one broadcast" in tiles
     assert "sooner" not in tiles
     write_runs(tmp_path / "few", methods=methods, seeds=1, rounds=60, users=5)
     story = tell(gather([tmp_path / "few"]))
@@ -136,15 +138,17 @@ def test_radio_cells_show_their_seconds_and_joules(look, story):
     tab = look(story)
     for site in story["cells"]:
         tab.locator(f"button[data-site={site}]").click()
-        assert site in tab.locator("#radio-words").inner_text()
-        for spent, words in (("joules", "for an energy of"), ("time", "for a time of")):
+        words = tab.locator("#radio-words").inner_text()
+        assert words.startswith(f"{site}: ")
+        assert "in seconds" not in words
+        for spent, words in (("joules", "for an energy"), ("time", "for a time")):
             tab.locator(f"button[data-spent={spent}]").click()
             assert tab.locator("#radio-front th").first.inner_text() == words
             first, round_ = story["cells"][site]["fronts"][spent][0]
             row = tab.locator("#radio-front tbody tr").first.inner_text()
             assert first in row
             cost = story["cells"][site]["methods"][first][spent][round_]
-            assert f"{cost:.4g}"[:3] in row
+            assert row.startswith(f"from {cost:.4g}"[:8])
 
 
 def test_streams_that_were_not_run_cost_their_time_and_borrow_an_accuracy(look, story, runs):
@@ -280,6 +284,39 @@ def test_labels_are_called_by_their_names(look, tmp_path):
         assert f"{name}: " in picture.text_content()
 
 
+def texts_drawn(tab):
+    """The texts of a drawing of W; other colours draw it anew."""
+    tab.evaluate("""() => {
+      const context = CanvasRenderingContext2D.prototype, before = context.fillText;
+      window.texts = [];
+      context.fillText = function (text, ...place) {
+        window.texts.push(text);
+        return before.call(this, text, ...place);
+      };
+    }""")
+    tab.locator("#theme").click()
+    return tab.evaluate("window.texts")
+
+
+def test_the_edges_of_w_have_the_names_of_few_users(look, story):
+    names = story["populations"][0]["names"]
+    seen = texts_drawn(look(story))
+    assert set(seen) == set(names)
+    assert all(seen.count(name) % 2 == 0 for name in names)  # of its row, and of its column
+    long = copy.deepcopy(story)
+    long["populations"][0]["names"][0] = "a name that is far too long for the edge"
+    cut = [text for text in texts_drawn(look(long)) if text.startswith("a name")]
+    assert cut
+    assert all(text.endswith("…") for text in cut)
+
+
+def test_a_head_of_the_users_table_breaks_after_a_methods_name(look, story):
+    label = "user-centric:streams=2"
+    head = look(story).locator(f'#users-table thead button[data-key="method-{label}"] .name')
+    assert head.inner_text() == label
+    assert "user-centric:<wbr>streams=2" in head.inner_html()
+
+
 def test_streams_silhouettes_and_the_reason_are_shown_for_each_seed(look, story):
     tab = look(story)
     for place, users in enumerate(story["populations"]):
@@ -376,7 +413,7 @@ def test_one_run_without_streams_has_a_page_too(look, tmp_path):
     scenario = ucfl.Scenario(name="quick", model="logistic", batch=8, rounds=2)
     ucfl.run(scenario, "fedavg", users=make_users([20, 8, 13]), out=tmp_path / "r")
     tab = look(tell(gather([tmp_path / "r"])))
-    assert "nobody measured" in tab.locator("#collaboration-hint").inner_text()
+    assert "collaboration(state)" in tab.locator("#collaboration-hint").inner_text()
     assert tab.locator("#streams-control").is_hidden()
     assert tab.locator("#users-table tbody tr").count() == 3
 

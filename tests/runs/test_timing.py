@@ -96,6 +96,14 @@ def test_a_plan_says_when_runs_have_unequal_rounds(folder, tmp_path):
     assert "rounds are fedavg 2, user-centric 3;" in times["unequal"]
 
 
+def test_runs_of_several_scenarios_get_a_next_step(tmp_path):
+    for name in ("one", "other"):
+        scenario = ucfl.Scenario(name=name, users=8, rounds=1, model="logistic", groups=2)
+        ucfl.compare(scenario, ["fedavg"], out=tmp_path)
+    with pytest.raises(UcflError, match="one, other; give a run's folder, or move the runs"):
+        Question.from_runs(tmp_path)
+
+
 def test_a_saved_w_can_be_planned(tmp_path, runs):
     weights = runs["user-centric:streams=2"][0].checkpoint.state["weights"].numpy()
     np.save(tmp_path / "w.npy", weights)
@@ -111,9 +119,12 @@ def test_a_saved_w_can_be_planned(tmp_path, runs):
     assert Question.from_file(tmp_path / "w.npy", 1000).plan("urban-micro").unit == "s"
 
 
-def test_runs_without_a_collaboration_round_cannot_be_planned(folder, runs):
-    with pytest.raises(UcflError, match="no run of a user-centric method"):
-        Question.from_runs(runs["fedavg"][0].folder)
+def test_runs_without_w_have_times_but_no_number_of_streams(runs):
+    question = Question.from_runs(runs["fedavg"][0].folder)
+    with pytest.raises(UcflError, match=r"write collaboration\(state\) in an"):
+        question.plan("wired")
+    assert list(question.times("wired", 1.0)["algorithms"]) == ["fedavg"]
+    assert list(question.spendings("urban-micro")[0]) == ["fedavg"]
 
 
 def test_the_stored_size_is_the_models(runs):

@@ -58,6 +58,11 @@ def test_time_has_a_price_where_it_is_asked_for():
     assert plan("urban-micro", "silhouette-per-time:9").recommended.streams == 3
 
 
+def test_one_stream_takes_as_long_as_fedavg():
+    alone = {1: (0.0, np.zeros(12, int))}
+    assert "T_dl, as long as FedAvg's;" in plan(choices=alone).reason
+
+
 def test_ones_own_trade_off(monkeypatch, tmp_path):
     (tmp_path / "mine_tradeoff.py").write_text(
         "def five(k, s, slowdown):\n    return -abs(k - 5)\n"

@@ -84,6 +84,14 @@ def _interrupts_kept() -> Iterator[None]:
         raise
 
 
+def _sentence(error: click.ClickException) -> str:
+    """What click says; its advice once, as both click and typer add it."""
+    said, asked, advice = error.format_message().rstrip(".").partition(" Did you mean ")
+    if not asked:
+        return f"{said}; see 'ucfl --help'."
+    return f"{said.rstrip('.')}; did you mean {advice.partition('?')[0]}?"
+
+
 def _command() -> int:
     """The exit code, with a word on what went wrong."""
     try:
@@ -93,7 +101,7 @@ def _command() -> int:
         say(str(error))
         return 2
     except click.ClickException as error:
-        say(f"{error.format_message().rstrip('.')}; see 'ucfl --help'.")
+        say(_sentence(error))
         return 2
     except runs.Stopped as stop:
         instead = " instead of --fresh" if "--fresh" in sys.argv else ""

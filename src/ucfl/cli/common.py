@@ -145,7 +145,10 @@ def say(text: str) -> None:
 
 
 def target_from(text: str | None, found: Mapping[str, Sequence[runs.Run]]) -> float | None:
-    """A value for runs to reach: shares in percent, as nobody can tell 0.85 from 0.85%."""
+    """A value for runs to reach: shares in percent, as 85 or 85%.
+
+    From 0 to 1 they need the sign, as nobody can tell 0.85 from 0.85%.
+    """
     if text is None:
         return None
     first = next((each[0] for each in found.values()), None)
@@ -157,9 +160,10 @@ def target_from(text: str | None, found: Mapping[str, Sequence[runs.Run]]) -> fl
     except ValueError:
         example = "85%" if percent else "0.5"
         raise UcflError(f"--target {text}: write a number, as {example}.") from None
-    if percent and not 1 < value <= 100:
+    if percent and 0 < value <= 1:
         raise UcflError(
-            f"--target {text}: write the accuracy with its percent sign, as "
-            f"{100 * value if 0 < value <= 1 else 85:g}%."
+            f"--target {text}: write the accuracy with its percent sign, as {100 * value:g}%."
         )
+    if percent and not 1 < value <= 100:
+        raise UcflError(f"--target {text}: write a percentage between 0 and 100, as 85 or 85%.")
     return value

@@ -98,8 +98,12 @@ def plan_command(
         max_streams=max_streams,
         leave_out=0.0 if leave_out is None else units.read(LEFT_OUT, leave_out, "--leave-out"),
     )
-    plan = question.plan(system, tradeoff=tradeoff, limits=limits, bits=bits)
-    _answer(question, system, plan, target_from(target, question.runs), within, as_json)
+    goal = target_from(target, question.runs)
+    of_streams = limits != wireless.Limits() or tradeoff != DEFAULT_TRADEOFF
+    plan = None
+    if question.weights is not None or of_streams or (within is None and goal is None):
+        plan = question.plan(system, tradeoff=tradeoff, limits=limits, bits=bits)
+    _answer(question, system, unit, plan, goal, within, as_json)
 
 
 #: Users that a round does not wait for.
@@ -109,26 +113,31 @@ LEFT_OUT = units.Quantity(units.SHARE, 0, 0.99, plain=True)
 def _answer(
     question: runs.Question,
     system: str,
-    plan: wireless.Plan,
+    unit: str,
+    plan: wireless.Plan | None,
     target: float | None,
     within: str | None,
     as_json: bool,
 ) -> None:
-    """Print the plan, and of runs their times, fronts and the best one for the budget."""
+    """Print the plan, and of runs their times, fronts and the best one for the budget.
+
+    Runs without W have no plan.
+    """
     times = question.times(system, target)
     found, measure = question.spendings(system) if question.runs else ({}, ACCURACY)
     fronts = fronts_to_json(found, measure) if found else {}
-    best = None if within is None else _best(found, measure, within, plan.unit)
+    best = None if within is None else _best(found, measure, within, unit)
     if as_json:
         chosen = {} if best is None else {"within": within, "best": asdict(best)}
-        values = {"system": system, **plan_to_json(plan), "times": times, **fronts, **chosen}
-        print_json(values)
+        planned = {"unit": unit} if plan is None else plan_to_json(plan)
+        print_json({"system": system, **planned, "times": times, **fronts, **chosen})
         return
-    display.show_plan(plan, system)
+    if plan is not None:
+        display.show_plan(plan, system)
     if times:
-        display.show_times(times, plan.unit)
+        display.show_times(times, unit)
     if found:
-        display.show_fronts(found, measure, plan.unit)
+        display.show_fronts(found, measure, unit)
     if best is not None:
         display.show_best(found[best.label], best, measure, within or "")
 

@@ -126,7 +126,9 @@ def compare_command(
     as_json: Json = False,
 ) -> None:
     """Compare algorithms on one scenario, over several seeds."""
-    names = list(REGISTRY) if algorithm == "all" else algorithm.split(",")
+    names = (
+        list(REGISTRY) if algorithm == "all" else [name.strip() for name in algorithm.split(",")]
+    )
     chosen, numbers = scenario_from(scenario, set_, rounds, model, names), seeds_from(seeds)
     with display.rounds_shown() as on_round:
         comparison = ucfl.compare(

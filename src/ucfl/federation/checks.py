@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ucfl.errors import UcflError
+from ucfl.errors import UcflError, first_line
 from ucfl.execution import Precision, computing, drawn_from, version
 from ucfl.federation.draws import uniform
 from ucfl.federation.model import LocalModel
@@ -85,7 +85,8 @@ def _check_shape(model: LocalModel, users: Users, example: Tensor, target: Tenso
         out = _Called(model, training=False)(example.clone())
     except Exception as error:  # whatever the person's model raises
         raise UcflError(
-            f"the model does not take inputs of shape {users.input_shape}: {error}."
+            f"the model does not take inputs of shape {users.input_shape} ({first_line(error)}): "
+            "change its first layer, or reshape them in its forward()."
         ) from error
     model.output_shape = tuple(out.shape[1:])
     model.objective.check_outputs(out, target, users)

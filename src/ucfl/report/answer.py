@@ -12,6 +12,7 @@ from ucfl.measure import Measure
 from ucfl.report.paired import ERROR_RATE
 from ucfl.runs import Curve
 from ucfl.wireless import SYSTEMS, Traffic, WirelessSystem
+from ucfl.words import counted
 
 Story = dict[str, Any]
 
@@ -91,7 +92,7 @@ def _headline(story: Story, best: dict[str, Any], rivals: list[dict[str, Any]]) 
         f"{best['label']} {'serves' if rivals else 'gives'} the {story['users']} users"
         f"{' best:' if rivals else ''} {_text(best['final'], measure)} mean {measure.words} and "
         f"{_worst(best, measure)} for the worst one{_few(best)}, with {_streams(best)} "
-        f"({best['rounds']} rounds, {_seeds(best)})."
+        f"({counted(best['rounds'], 'round')}, {_seeds(best)})."
     ]
     if rivals:
         pairs = [story["compared"][method["label"]] for method in rivals]
@@ -113,7 +114,7 @@ def _undecided(story: Story, best: dict[str, Any], same: list[dict[str, Any]]) -
     return [
         f"No difference is shown in mean {measure.words} between {', '.join(named[:-1])} and "
         f"{named[-1]}: a paired test over {_over(pairs)} does not tell them apart (error rate "
-        f"{ERROR_RATE:.0%} for each pair; {best['rounds']} rounds, {_seeds(best)}).",
+        f"{ERROR_RATE:.0%} for each pair; {counted(best['rounds'], 'round')}, {_seeds(best)}).",
         f"Of these, {cheapest['label']} sends the least down, {_streams(cheapest)}; its worst user "
         f"has {_worst(cheapest, measure)}{_few(cheapest)}.",
     ]
@@ -181,7 +182,7 @@ def _over(pairs: list[dict[str, Any]]) -> str:
 
 def _seeds(method: dict[str, Any]) -> str:
     count = len(method["seeds"])
-    return f"{count} seed{'s' * (count > 1)}"
+    return counted(count, "seed")
 
 
 def _worst(method: dict[str, Any], measure: Measure) -> str:

@@ -160,6 +160,7 @@ def _measured(runs: Runs) -> dict[int, Panel]:
     found = by_seed((run.seed, collaboration(run.record)) for each in runs.values() for run in each)
     if not found:
         raise UcflError(
-            "none of these runs is user-centric, so nobody has measured W; add one that is."
+            "none of these runs has measured W: add a run of user-centric, or write "
+            "collaboration(state) in an algorithm of your own."
         )
     return found

@@ -33,7 +33,9 @@ from ucfl.runs.arrivals import over_seeds
 from ucfl.runs.budget import Cost, pareto_front, spendings
 from ucfl.runs.folder import check_comparable, deviation
 from ucfl.runs.timing import unequal_rounds
-from ucfl.wireless import SITES, SYSTEMS, Traffic, WirelessSystem, find, summary
+from ucfl.wireless import SITES, SYSTEMS, Traffic, WirelessSystem, find
+from ucfl.wireless.explained import properties
+from ucfl.words import counted
 
 Floats = NDArray[np.float64]
 
@@ -107,7 +109,7 @@ def radio_cells(records: Mapping[str, Sequence[Record]], measure: Measure) -> di
         spent = spendings(records, site)
         kinds: tuple[Cost, ...] = ("time", "joules")
         found[name] = {
-            "words": summary(site),
+            "words": properties(site),
             "methods": {
                 label: {kind: _significant(each.cost(kind)) for kind in kinds}
                 for label, each in spent.items()
@@ -287,8 +289,8 @@ def _notes(story: Story, records: dict[str, list[Record]]) -> list[str]:
         short = [o for o in found if o.rounds < o.scenario.rounds and not o.stopped]
         if short:
             notes.append(
-                f"{label} is not finished: {short[0].rounds} of {short[0].scenario.rounds} "
-                f"rounds (seed {short[0].seed})."
+                f"{label} is not finished: {short[0].rounds} of "
+                f"{counted(short[0].scenario.rounds, 'round')} (seed {short[0].seed})."
             )
         learnt = found[0].collaboration
         if parts := "; ".join(map(str, learnt.parts if learnt else ())):

@@ -10,6 +10,7 @@ from ucfl.errors import UcflError
 from ucfl.runs import Progress, Run, find_runs
 from ucfl.runs.folder import CHECKPOINT, HISTORY
 from ucfl.runs.lock import owner
+from ucfl.words import counted
 
 
 def follow(folder: Path, pause: float = 1.0) -> Iterator[Progress]:
@@ -37,6 +38,7 @@ def follow(folder: Path, pause: float = 1.0) -> Iterator[Progress]:
             return
         if not trained_by:
             raise UcflError(
-                f"nobody trains {place}, which has {told} of {rounds} rounds; go on with --resume."
+                f"nobody trains {place}, which has {told} of {counted(rounds, 'round')}; go on "
+                "with --resume."
             )
         time.sleep(pause)

@@ -141,7 +141,10 @@ def find_device(name: str) -> torch.device:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
-        raise UcflError(f"the device {name!r} cannot be used here ({reason}).") from error
+        raise UcflError(
+            f"the device {name!r} cannot be used here ({reason}); choose cpu, or auto, which takes "
+            "a GPU where there is one."
+        ) from error
     return device
 
 

@@ -19,6 +19,7 @@ from ucfl.runs.files import UNFINISHED, remove_unfinished
 from ucfl.runs.folder import CHECKPOINT, CONFIGURATION, read_configuration
 from ucfl.runs.lock import held
 from ucfl.users.effects import OF_USERS
+from ucfl.words import counted
 
 CPU = torch.device("cpu")
 
@@ -171,12 +172,14 @@ def _stored(
     done = point.round
     if done > rounds:
         raise Unusable(
-            f"{folder} has {done} rounds already, more than the {rounds} asked for; {instead}"
+            f"{folder} has {counted(done, 'round')} already, more than the {rounds} asked for; "
+            f"{instead}"
         )
     if done < rounds and resume and on_note and is_rewritten(about, configuration):
         on_note(
             f"the code of {configuration.algorithm.name} is another than that of this run's "
-            f"{done} rounds; the next ones follow the new code (--fresh trains all of them so)."
+            f"{counted(done, 'round')}; the next ones follow the new code (--fresh trains all of "
+            "them so)."
         )
     if point.stopped and resume:
         return replace(point, stopped="")
@@ -184,8 +187,8 @@ def _stored(
         on_note(f"{folder} holds this run already; --fresh trains it again.")
     if done < rounds and not resume and not point.stopped:
         raise UcflError(
-            f"{folder} holds this run with {done} of {rounds} rounds; continue it with --resume, "
-            f"{instead}"
+            f"{folder} holds this run with {done} of {counted(rounds, 'round')}; continue it with "
+            f"--resume, {instead}"
         )
     return point
 

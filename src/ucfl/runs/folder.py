@@ -238,7 +238,10 @@ def find_runs(folder: Path) -> dict[str, list[Run]]:
             f"{folder} holds no run: give a run's folder, or one with runs' folders in it."
         )
     if len(names := {run.scenario.name for run in found}) > 1:
-        raise UcflError(f"{folder} holds runs of several scenarios: {', '.join(sorted(names))}.")
+        raise UcflError(
+            f"{folder} holds runs of several scenarios: {', '.join(sorted(names))}; give a run's "
+            "folder, or move the runs of each scenario to a folder of their own."
+        )
     runs: dict[str, list[Run]] = {}
     for run in sorted(found, key=lambda run: run.seed):
         runs.setdefault(run.algorithm.label, []).append(run)
@@ -263,7 +266,7 @@ def check_comparable(runs: Mapping[str, list[Run]], apart: Sequence[str] = ()) -
         if differ:
             raise UcflError(
                 f"{every[0].folder} and {run.folder} cannot be compared: their scenarios differ "
-                f"in {', '.join(differ)}."
+                f"in {', '.join(differ)}; give runs of one scenario."
             )
     for seed in {run.seed for run in every}:
         if len({r.about["configuration"]["data"] for r in every if r.seed == seed}) > 1:

@@ -31,9 +31,12 @@ DEFAULT_TRADEOFF = "silhouette-per-time"
 
 @dataclass(frozen=True)
 class Question:
-    """Whose streams are to be planned: W, the model's size, and runs to take times from."""
+    """Whose streams are to be planned: W, the model's size, and runs to take times from.
 
-    weights: NDArray[np.float64]
+    ``weights`` is None where no run has W: times and budgets can be asked for, streams cannot.
+    """
+
+    weights: NDArray[np.float64] | None
     model_bytes: float
     seed: int = 0
     runs: dict[str, list[Run]] = field(default_factory=dict)
@@ -53,10 +56,7 @@ class Question:
             found = run.collaboration
             if found is not None and found.weights is not None:
                 return cls(found.weights.double().numpy(), run.model_bytes, run.seed, runs)
-        raise UcflError(
-            f"{folder} holds no run of a user-centric method, so nobody has measured W; "
-            "give a scenario, and the collaboration round is done now."
-        )
+        return cls(None, every[0].model_bytes, every[0].seed, runs)
 
     @classmethod
     def from_file(cls, file: Path, model_bytes: float | None) -> Question:
@@ -89,6 +89,12 @@ class Question:
         bits: float = 32.0,
     ) -> Plan:
         """Every k, and the one to take; ``bits`` a parameter are sent, of 32 in a whole model."""
+        if self.weights is None:
+            raise UcflError(
+                "no run here has measured W, which a number of streams is chosen by: add a run of "
+                "user-centric, write collaboration(state) in an algorithm of your own, or give a "
+                "scenario; --within and --target need no W."
+            )
         users, found = len(self.weights), wireless.find(system)
         if not isinstance(found, wireless.WirelessSystem) and not self.model_bytes:
             raise UcflError("a saved W does not say how large the model is: give --model-bytes.")

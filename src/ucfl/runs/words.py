@@ -10,6 +10,7 @@ import numpy as np
 from ucfl.errors import UcflError, first_line
 from ucfl.measure import Measure
 from ucfl.users.names import short
+from ucfl.words import counted
 
 if TYPE_CHECKING:
     from ucfl.runs.compare import Comparison
@@ -28,7 +29,7 @@ def in_words(run: Run) -> str:
 
 def _results(run: Run) -> str:
     measure, final, summary = run.measure, run.split("test")[-1], run.summary
-    rounds = f"{run.history['round'].max()} of {run.scenario.rounds} rounds"
+    rounds = f"{run.history['round'].max()} of {counted(run.scenario.rounds, 'round')}"
     if np.isnan(final).all():
         return f"{rounds}, no test data"
     mean, worst = summary["mean"], summary["worst"]

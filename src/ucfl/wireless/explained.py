@@ -58,18 +58,20 @@ def explained(network: WirelessSystem | Site | MeasuredCell) -> list[Explained]:
 
 
 def summary(network: WirelessSystem | Site | MeasuredCell) -> str:
-    """A network in one line."""
+    """A network in one line: the unit of its times, and its properties."""
+    unit = "units of T_dl" if isinstance(network, WirelessSystem) else "seconds"
+    return f"in {unit}: {properties(network)}"
+
+
+def properties(network: WirelessSystem | Site | MeasuredCell) -> str:
+    """What a network is like, in one line."""
     values = {row.option: row.value for row in explained(network)}
     if isinstance(network, WirelessSystem):
-        return "in units of T_dl: rho {rho}, T_min {t_min}, mean delay {mean_delay}".format(
-            **values
-        )
+        return "rho {rho}, T_min {t_min}, mean delay {mean_delay}".format(**values)
     if isinstance(network, MeasuredCell):
-        return (
-            f"in seconds: {values['bandwidth']}, users' SNRs from file={network.file or 'FILE.csv'}"
-        )
+        return f"{values['bandwidth']}, users' SNRs from file={network.file or 'FILE.csv'}"
     return (
-        "in seconds: {bandwidth} at {carrier}, radius {radius}, {base_dbm} down, {user_dbm} up, "
+        "{bandwidth} at {carrier}, radius {radius}, {base_dbm} down, {user_dbm} up, "
         "{indoor} of users indoors"
     ).format(**values)
 

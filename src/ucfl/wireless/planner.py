@@ -190,7 +190,9 @@ def _reason(options: list[Option], best: Option, name: str, unit: str) -> str:
     higher = [o for o in options if o.affordable and o.score > best.score]
     if higher:
         said += ", but for a difference that is not worth more streams"
-    said += f"; a round takes {best.round_time:.3g} {unit}, {best.slowdown:.3g} times FedAvg's"
+    slower = f"{best.slowdown:.3g} times"
+    than_fedavg = "as long as" if slower == "1 times" else slower
+    said += f"; a round takes {best.round_time:.3g} {unit}, {than_fedavg} FedAvg's"
     most = options[-1]
     if most.streams > best.streams:
         said += f", where {most.streams} streams would take {most.round_time:.3g} {unit}"

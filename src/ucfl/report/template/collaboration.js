@@ -11,7 +11,8 @@ function showCollaboration() {
   find("collaboration-body").hidden = !learnt;
   if (!learnt) {
     find("collaboration-hint").textContent =
-      `No run of user-centric has seed ${users.seed}, so nobody measured who learns usefully from whom.`;
+      `No run of seed ${users.seed} has measured who learns usefully from whom (W). ` +
+      "Add user-centric to the runs; an algorithm of your own shows its W here when it has collaboration(state).";
     return;
   }
   const count = Math.max(...learnt.labels) + 1;
@@ -26,6 +27,17 @@ function showCollaboration() {
 }
 
 let heat = null;
+// With more users, names at the edges of W would be too small to read.
+const MOST_NAMED_USERS = 30;
+
+// A text's beginning that is no wider than that.
+function cut(brush, text, width) {
+  if (brush.measureText(text).width <= width) return text;
+  let letters = [...text];
+  while (letters.length > 1 && brush.measureText(`${letters.join("")}…`).width > width)
+    letters = letters.slice(0, -1);
+  return `${letters.join("")}…`;
+}
 
 function showHeat(users, learnt) {
   const canvas = find("heat"),
@@ -40,12 +52,18 @@ function showHeat(users, learnt) {
     .map((_, i) => i)
     .sort((a, b) => learnt.labels[a] - learnt.labels[b] || a - b);
   const m = order.length,
-    strip = users.groups ? 9 : 0;
+    brush = canvas.getContext("2d");
   const most = Math.max(...learnt.weights.map((row) => Math.max(...row)), 1);
   const side = Math.max(240, Math.min(500, host.clientWidth)),
     sharp = window.devicePixelRatio || 1;
   canvas.width = canvas.height = Math.round(side * sharp);
   canvas.style.aspectRatio = "1";
+  const named = m <= MOST_NAMED_USERS && side / m >= 14;
+  brush.font = `11px ${getComputedStyle(document.body).fontFamily}`;
+  const font = brush.font,
+    widths = users.names.map((text) => brush.measureText(text).width);
+  const room = named ? Math.min(84, Math.ceil(Math.max(...widths)) + 6) : 0,
+    strip = room + (users.groups ? 9 : 0);
   const cell = (side - strip - 1) / m;
   const style = getComputedStyle(document.documentElement);
   const probe = element("i", {});
@@ -62,12 +80,12 @@ function showHeat(users, learnt) {
   const low = channels("var(--heat-low)"),
     top = channels("var(--heat-high)"),
     frame = colour("var(--frame)"),
+    soft = colour("var(--soft)"),
     ink = colour("var(--ink)");
   const groups = users.groups?.map((group) => colour(groupColour(group)));
   probe.remove();
   const shade = (share) =>
     `rgb(${low.map((from, i) => Math.round(from + (top[i] - from) * share ** 0.8)).join(" ")})`;
-  const brush = canvas.getContext("2d");
   const draw = () => {
     brush.setTransform(sharp, 0, 0, sharp, 0, 0);
     brush.clearRect(0, 0, side, side);
@@ -83,10 +101,28 @@ function showHeat(users, learnt) {
       });
       if (groups) {
         brush.fillStyle = groups[i];
-        brush.fillRect(0, strip + row * cell, strip - 3, cell + 0.3);
-        brush.fillRect(strip + row * cell, 0, cell + 0.3, strip - 3);
+        brush.fillRect(room, strip + row * cell, strip - room - 3, cell + 0.3);
+        brush.fillRect(strip + row * cell, room, cell + 0.3, strip - room - 3);
       }
     });
+    if (named) {
+      brush.font = font;
+      brush.fillStyle = soft;
+      brush.textAlign = "right";
+      brush.textBaseline = "middle";
+      order.forEach((user, row) => {
+        const middle = strip + (row + 0.5) * cell,
+          text = cut(brush, users.names[user], room - 6);
+        brush.fillText(text, room - 4, middle);
+        // Of a column, read from the bottom to the top.
+        brush.save();
+        brush.translate(middle, room - 4);
+        brush.rotate(-Math.PI / 2);
+        brush.textAlign = "left";
+        brush.fillText(text, 0, 0);
+        brush.restore();
+      });
+    }
     brush.strokeStyle = frame;
     brush.lineWidth = 1.5;
     for (let start = 0, end = 1; end <= m; end++) {
@@ -129,9 +165,11 @@ function showHeat(users, learnt) {
     `Heat map of the ${m} by ${m} weights, ordered by stream. Arrow keys move from cell to cell.`,
   );
   find("ramp").replaceChildren("0", element("i", {}), `${(most * story.weight_step).toFixed(3)}`);
-  find("heat-caption").textContent = users.groups
-    ? "The coloured edges show each user's true group, which nobody told the method."
-    : "";
+  find("heat-caption").textContent =
+    "Rows: whose model; columns: whose update." +
+    (users.groups
+      ? " The coloured edges show each user's true group, which nobody told the method."
+      : "");
   // To begin with, the first user and the one whom it learns most from.
   const others = order.map((j, column) => (column ? learnt.weights[order[0]][j] : -1));
   choose(...(state.cell ?? [0, Math.max(0, others.indexOf(Math.max(...others)))]));

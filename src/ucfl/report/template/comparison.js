@@ -16,7 +16,8 @@ function showHead() {
       "div",
       {},
       element("dt", {}, term),
-      element("dd", {}, value, extra ? element("small", {}, extra) : null),
+      element("dd", {}, value),
+      extra ? element("dd", { class: "more" }, extra) : null,
     );
   const pair = story.compared.fedavg;
   const over = !pair
@@ -42,7 +43,7 @@ function fewExamples(method) {
   const found = method.worst_examples;
   if (!found || found[0] >= 100) return "";
   const count = found[0] === found[1] ? found[0] : `${found[0]} to ${found[1]}`;
-  return `of only ${count} test example${found[1] === 1 ? "" : "s"}`;
+  return `who has only ${count} test example${found[1] === 1 ? "" : "s"}`;
 }
 
 const whole = (time) => (time < 10 ? short(time) : String(Math.round(time)));
@@ -62,8 +63,14 @@ function soonest(best, tile) {
       ? Number.isFinite(time)
         ? `${(time / mine).toFixed(1)} times sooner than any other method here`
         : "no other method here has it"
-      : `${next} is first, after ${whole(time)}`;
-  return [tile(`to fedavg's ${measure.words}, ${system}`, `${whole(mine)} T_dl`, extra)];
+      : `${next} is first, after ${whole(time)} T_dl`;
+  return [
+    tile(
+      `to fedavg's ${measure.words}, ${system}`,
+      `${whole(mine)} T_dl`,
+      `${extra}; T_dl is the time of one broadcast`,
+    ),
+  ];
 }
 
 function showChips() {
@@ -327,7 +334,7 @@ function showStreamsNote() {
     guess = whatIf(state.streams),
     k = state.streams;
   if (!guess) {
-    note.textContent = "No run of user-centric is here, so there are no streams to choose.";
+    note.textContent = "No method here can be run with another number of streams; user-centric can.";
     return;
   }
   const { system } = state;
@@ -336,7 +343,8 @@ function showStreamsNote() {
   const lasts = roundTime(traffic, system),
     once = roundTime([1, 1, 1], system);
   const parts = `${k} down + ${short(system.rho * traffic[1])} up + ${short(traffic[2] * computing(system))} computing`;
-  const cost = `A round with ${plural(k, "stream")} lasts ${short(lasts)} T_dl (${parts}), ${(lasts / once).toFixed(2)} times FedAvg's.`;
+  const slower = (lasts / once).toFixed(2);
+  const cost = `A round with ${plural(k, "stream")} lasts ${short(lasts)} T_dl (${parts}), ${slower === "1.00" ? "as long as" : `${slower} times`} FedAvg's.`;
   const origin = guess.measured
     ? ` Measured: k = ${k} was run, as ${guess.measured.label}.`
     : ` k = ${k} was not run. The dotted curve has its true round time and borrows its ${measure.words} from the nearest run, ${guess.borrowed.label} (k = ${short(guess.borrowed.streams)}); to know it, run user-centric:streams=${k}.`;

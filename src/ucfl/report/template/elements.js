@@ -22,6 +22,13 @@ const drawn = (tag, properties, ...children) =>
   fill(document.createElementNS("http://www.w3.org/2000/svg", tag), properties, children);
 // <bdi> keeps a right-to-left name from turning its surroundings around.
 const name = (text) => element("bdi", { class: "name", title: text }, text);
+// The same where it may be wrapped, between a method's name and its options.
+const wrapped = (text) =>
+  element(
+    "bdi",
+    { class: "name", title: text },
+    ...text.split(/(?<=:)/).flatMap((part) => [part, element("wbr", {})]),
+  );
 const sample = (method) =>
   drawn(
     "svg",

@@ -37,14 +37,12 @@ function showRadio() {
   });
   table(
     find("radio-front"),
-    [inTime ? "for a time of" : "for an energy of", "take", "after round", measure.words],
+    [inTime ? "for a time" : "for an energy", "take", "after round", measure.words],
     stretches(cell.fronts[state.spent]).map(([label, from, to]) => {
       const method = byLabel(label),
         spent = cell.methods[label][state.spent];
       return [
-        from === to
-          ? `${short(spent[from])} ${unit}`
-          : `${short(spent[from])} to ${short(spent[to])} ${unit}`,
+        `from ${short(spent[from])} ${unit}`,
         name(label),
         from === to ? String(from) : `${from} to ${to}`,
         from === to

@@ -126,7 +126,7 @@ function showUsers() {
               "button",
               { type: "button", "data-key": one.key, on: { click: () => sort(one.key) } },
               one.method ? sample(one.method) : null,
-              name(one.head),
+              wrapped(one.head),
             ),
           ),
         ),
