@@ -178,6 +178,8 @@ def compare(
                     on_note=on_note,
                 )
             )
+    # A method that cannot serve a later seed's users is in no row: means are over the same seeds.
+    runs = {label: each for label, each in runs.items() if len(each) == len(seeds)}
     return Comparison(scenario, tuple(seeds), runs)
 
 
