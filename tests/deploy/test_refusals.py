@@ -18,9 +18,9 @@ pytest.importorskip("flwr")
 from flwr.app import RecordDict
 
 from deploy.loopback import SCENARIO, Loopback, loopback, people
-from ucfl.deploy.contents import call_of, content, record, tensors_of
+from ucfl.deploy.contents import Refused, call_of, content, record, tensors_of
 from ucfl.deploy.keeping import Store
-from ucfl.deploy.protocol import MEASURED, METRICS, ROUND, UPLOAD
+from ucfl.deploy.protocol import MEASURED, METRICS, ROUND, UPLOAD, Joined, said
 from ucfl.deploy.superlink import SuperLink
 from ucfl.deploy.supernode import SuperNode
 from ucfl.deploy.user import User
@@ -302,3 +302,18 @@ def test_what_several_users_are_sent_is_held_once() -> None:
     assert 40_000 <= held < 50_000
     assert list(link.replies(0.0)) == []  # nobody answers: all is taken back
     assert not len(link.state.object_store)
+
+
+@pytest.mark.parametrize(
+    "claim", [{"classes": 10**8}, {"input_shape": [10**4, 10**4]}, {"target_shape": [10**9]}]
+)
+def test_sizes_that_no_server_could_hold_are_refused(claim: dict[str, object]) -> None:
+    """The server builds a model for what its users claim to have."""
+    honest: dict[str, object] = {
+        "protocol": 1, "name": "a", "versions": {},
+        "sizes": {"train": 1, "validation": 1, "test": 1}, "classes": 10, "input_shape": [28, 28], "input_type": "uint8", "target_shape": [],
+        "target_type": "int64", "checksum": "", "held": None,
+    }  # fmt: skip
+    assert said(Joined, honest).classes == 10
+    with pytest.raises(Refused, match="do not fit"):
+        said(Joined, {**honest, **claim})

@@ -11,12 +11,14 @@ training from it are the same message's work.
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal, TypeVar
+import math
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from ucfl.deploy.contents import Refused
 from ucfl.users import Split
+from ucfl.users.form import MOST_CLASSES
 
 #: Changes when a server and a user of another version would misunderstand each other.
 PROTOCOL = 1
@@ -24,6 +26,9 @@ JOIN, COLLABORATE, ROUND, END = "query.join", "query.collaborate", "train", "que
 
 #: Names of records: θ⁰, a user's rows of the first state, what it sends, measures, and evaluates.
 INITIAL, BEGIN, UPLOAD, MEASURED, METRICS = "initial", "begin", "upload", "measured", "metrics"
+
+#: Numbers in one input or target at most: the server builds a model for what a user claims.
+MOST_NUMBERS = 10**7
 
 Count = Annotated[int, Field(ge=0, le=10**9)]
 Shape = Annotated[list[Count], Field(max_length=8)]
@@ -53,13 +58,19 @@ class Joined(Said):
     name: Text
     versions: dict[Text, Text]
     sizes: dict[Split, Count]
-    classes: Count
+    classes: Annotated[int, Field(ge=0, le=MOST_CLASSES)]
     input_shape: Shape
     input_type: Literal["uint8", "float32", "int64"]
     target_shape: Shape
     target_type: Literal["int64", "float32"]
     checksum: Text
     held: Held | None
+
+    @model_validator(mode="after")
+    def _of_a_size_that_fits(self) -> Self:
+        if max(math.prod(self.input_shape), math.prod(self.target_shape)) > MOST_NUMBERS:
+            raise ValueError(f"an example has more than {MOST_NUMBERS:,} numbers")
+        return self
 
 
 class Settings(Said):

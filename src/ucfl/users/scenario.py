@@ -243,10 +243,11 @@ class Scenario(BaseModel):
             if first["type"] == "extra_forbidden":
                 raise unknown_field(str(first["loc"][-1]), cls.model_fields) from error
             where = ".".join(map(str, first["loc"]))
-            given = f" (got {reprlib.repr(first['input'])})" if where else ""
+            why, value = reason(error), reprlib.repr(first["input"])
+            given = f" (got {value})" if where and f"not {value}" not in why else ""
             name = fields.get("name", "custom") if isinstance(fields, Mapping) else "custom"
             raise UcflError(
-                f"scenario {name!r}: {where + ': ' if where else ''}{reason(error)}{given}."
+                f"scenario {name!r}: {where + ': ' if where else ''}{why}{given}."
             ) from error
 
     @property
