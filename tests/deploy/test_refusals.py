@@ -311,7 +311,8 @@ def test_sizes_that_no_server_could_hold_are_refused(claim: dict[str, object]) -
     """The server builds a model for what its users claim to have."""
     honest: dict[str, object] = {
         "protocol": 1, "name": "a", "versions": {},
-        "sizes": {"train": 1, "validation": 1, "test": 1}, "classes": 10, "input_shape": [28, 28], "input_type": "uint8", "target_shape": [],
+        "sizes": {"train": 1, "validation": 1, "test": 1}, "classes": 10, "input_shape": [28, 28],
+        "input_type": "uint8", "target_shape": [],
         "target_type": "int64", "checksum": "", "held": None,
     }  # fmt: skip
     assert said(Joined, honest).classes == 10
