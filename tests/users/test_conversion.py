@@ -132,6 +132,11 @@ def test_what_is_wrong_with_a_data_frame_is_one_sentence(change, options, senten
         Users.from_frame(frame().assign(**change), **{"user": "who", "target": "ill", **options})
 
 
+def test_a_data_frame_without_columns_is_one_sentence():
+    with pytest.raises(UcflError, match="has no columns"):
+        Users.from_frame(pd.DataFrame(), user="who", target="ill")
+
+
 def write_csvs(folder, target="label", users=3):
     rng = np.random.default_rng(0)
     folder.mkdir()

@@ -35,6 +35,8 @@ def frame_pairs(
     ``inputs`` are the columns that models see: all but the other two, if none are given.
     """
     columns = [str(column) for column in frame.columns]
+    if not columns:
+        raise UcflError("the table has no columns; give one with a row for each example.")
     chosen = [column for column in columns if column not in (user, target)]
     if inputs is not None:
         chosen = list(inputs)
