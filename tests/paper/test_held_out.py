@@ -365,3 +365,12 @@ def test_what_a_part_is_worth_is_told_over_federations_on_the_seeds_that_both_ha
     rows = {row[0]: row[1:] for row in table.rows}
     assert rows["no priors"] == ["2", "-1.5", "-4.0 (mnist-iid)", "+1.0 (mnist-rotations)"]
     assert rows["one body for all"] == ["0", "–", "–", "–"]
+
+
+def test_the_table_of_all_methods_has_those_with_cells_and_names_the_others():
+    entry = FORM.entry("mnist-iid", "fedavg")
+    table = HELD_OUT["all-mean"](results(FORM, {entry: [result(entry, 10, mean=70.0)]}))
+    assert [row[0] for row in table.rows] == ["fedavg"]
+    assert "No cells yet: oracle, local" in table.note
+    nothing = HELD_OUT["all-mean"](results(FORM, {}))
+    assert {cell for row in nothing.rows for cell in row} == {"–"}

@@ -10,7 +10,7 @@ from ucfl.paper import natural
 from ucfl.paper.cells import Store, csv_text
 from ucfl.paper.items import ITEMS, Form
 from ucfl.paper.reproduce import Measured, survey
-from ucfl.paper.tables import Shown, Spread, Table, or_dash, spread
+from ucfl.paper.tables import Shown, Spread, Table, or_dash, spread, without_cells
 from ucfl.runs import Record
 
 COLUMNS = (
@@ -64,15 +64,20 @@ def _served(method: str, results: Sequence[Record]) -> Served:
 
 
 def table(name: str, form: Form, measured: Measured) -> Table:
-    """One federation."""
+    """One federation: the methods that have cells."""
+    rows = served(name, form, measured)
     body = [
-        [row.method, row.tested_model or "–", str(row.seeds)]
+        [row.method, row.tested_model, str(row.seeds)]
         + [or_dash(value) for value in (row.mean, row.worst, row.before, row.after)]
-        for row in served(name, form, measured)
+        for row in rows
+        if row.seeds
     ]
+    note = verdict(name, form, measured)
+    if missing := without_cells([row.method for row in rows if not row.seeds]):
+        note += f" {missing}"
     rounds = form.scenarios[name].rounds
     title = f"{form.scenarios[name].name}, {rounds} rounds"
-    return Table(title, HEADERS, body, verdict(name, form, measured))
+    return Table(title, HEADERS, body or [["–"] * len(HEADERS)], note)
 
 
 def verdict(name: str, form: Form, measured: Measured) -> str:

@@ -15,7 +15,7 @@ from ucfl.paper.items import ITEMS, Form
 from ucfl.paper.on_air import AIR_HEADERS, OnAir, on_air
 from ucfl.paper.ranks import Block, Friedman
 from ucfl.paper.reproduce import Measured, survey
-from ucfl.paper.tables import Shown, Table, or_dash, spread
+from ucfl.paper.tables import Shown, Table, or_dash, spread, without_cells
 from ucfl.runs import Record
 
 COLUMNS = (
@@ -175,12 +175,15 @@ def accuracies(found: Results, who: str) -> Table:
 
 
 def every_method(found: Results, who: str) -> Table:
-    """All methods, a row each."""
-    names = methods(found)
+    """All methods that have cells, a row each."""
+    every = methods(found)
+    names = [name for name in every if any(each.get(name) for each in found.values())]
     columns = [_spreads(each, names, who) for each in found.values()]
     lines = [list(line) for line in zip(names, *columns, strict=True)]
     said = {"mean": "mean over users", "worst": "the worst user"}[who]
-    return Table(f"All methods: {said}", ("method", *found), lines, SHARED)
+    note = " ".join(filter(None, [SHARED, without_cells([n for n in every if n not in names])]))
+    heads = ("method", *found)
+    return Table(f"All methods: {said}", heads, lines or [["–"] * len(heads)], note)
 
 
 def parts(found: Results) -> Table:

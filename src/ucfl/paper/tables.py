@@ -232,6 +232,11 @@ def markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(words)} |" for words in lines)
 
 
+def without_cells(methods: Sequence[str]) -> str:
+    """A sentence on the methods that nothing is stored of yet; nothing if there are none."""
+    return f"No cells yet: {', '.join(methods)}." if methods else ""
+
+
 def or_dash(value: Spread | None) -> str:
     """The value, where there is one."""
     return "–" if value is None else str(value)
