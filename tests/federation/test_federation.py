@@ -224,6 +224,7 @@ def test_losses_among_those_who_are_present(unequal_users):
     assert some[:, ~here].isnan().all()
 
 
+@pytest.mark.filterwarnings("ignore:user-0, user-1. too few:ucfl.errors.UcflWarning")
 def test_users_without_test_data_have_no_accuracy():
     rng = np.random.default_rng(0)
     pairs = [(rng.normal(size=(n, 4)), rng.integers(0, 2, n)) for n in (1, 2, 30)]

@@ -1,4 +1,6 @@
 import math
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -176,3 +178,19 @@ def test_an_object_that_makes_no_model_is_one_sentence():
     ):
         with pytest.raises(UcflError, match=sentence):
             create(given, (4,), 2)
+
+
+def test_threads_that_make_models_draw_the_weights_that_each_would_draw_alone():
+    """They share PyTorch's generator: without a lock, a seed would mean nothing."""
+    alone = [create("mlp", (1, 8, 8), 10, seed) for seed in range(4)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            seeds = [seed for _ in range(25) for seed in range(4)]
+            made = list(pool.map(lambda seed: create("mlp", (1, 8, 8), 10, seed), seeds))
+    finally:
+        sys.setswitchinterval(before)
+    for seed, model in zip(seeds, made, strict=True):
+        for ours, theirs in zip(model.parameters(), alone[seed].parameters(), strict=True):
+            assert torch.equal(ours, theirs)

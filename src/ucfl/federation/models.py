@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from ucfl.errors import UcflError, unknown
@@ -18,6 +17,7 @@ from ucfl.federation.federation import Federation
 from ucfl.federation.layers import CONVOLUTIONS
 from ucfl.federation.sequences import character_lstm, character_transformer
 from ucfl.imports import load
+from ucfl.seeding import seeded
 from ucfl.users.given import OWN_MODEL, ModelSource, model_name
 
 Shape = tuple[int, ...]
@@ -155,8 +155,7 @@ def create(
     """
     name = model_name(source)
     factory = MODELS.get(name) or _own_factory(source)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         try:
             model = factory(shape, classes)
         except UcflError:
@@ -184,7 +183,7 @@ def initialise(model: nn.Module) -> int:
     So do frozen layers: what they hold was learnt elsewhere, and nothing would train it again.
 
     This decides the collaboration round: with PyTorch's own default the gradients at θ⁰ hardly
-    show which users are alike, with this they do (docs/architecture.md, "Initialisation").
+    show which users are alike, with this they do (docs/decisions/federation.md).
     The number of layers that were drawn.
     """
     drawn = 0
@@ -209,8 +208,7 @@ def reinitialised(fed: Federation, number: int) -> Tensor:
     For methods with several models, which must not start equal.
     """
     module = fed.module(fed.initial()[0])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(counter_hash(fed.seed, number)))
+    with seeded(int(counter_hash(fed.seed, number))):
         initialise(module)
     tensors = dict([*module.named_parameters(), *module.named_buffers()])
     return fed.rows.flatten(tensors).to(fed.device)

@@ -22,6 +22,7 @@ from ucfl.errors import UcflError, UcflWarning, first_line, unreadable
 from ucfl.federation import MODELS, Architecture, Deployed, create
 from ucfl.runs.checkpoint import Checkpoint, before, checkpoint_name
 from ucfl.runs.files import NotWritten
+from ucfl.seeding import seeded
 from ucfl.users.given import OWN_MODEL
 from ucfl.users.names import place_of
 
@@ -59,7 +60,7 @@ def _models(run: Run, places: Sequence[int], given: GivenModel | None) -> Iterat
         theirs = [place for place in places if place in share]
         state = _state(run, rank) if theirs else {}
         for place in theirs:
-            with torch.random.fork_rng(devices=[]):  # layers that are made draw weights
+            with seeded(run.seed):  # layers that are made draw weights
                 module = algorithm.model(architecture, state, place - share.start)
             yield Deployed(module, inputs, architecture.rows.dtype)
 
