@@ -354,6 +354,7 @@ def test_what_a_part_is_worth_is_told_over_federations_on_the_seeds_that_both_ha
         (places[0], part): {10: 81.0},
         (places[1], held_out.LAYERED): {10: 60.0},
         (places[1], part): {10: 56.0, 11: 99.0},
+        (places[1], "fedper"): {10: 30.0},
         (places[2], held_out.LAYERED): {10: 50.0},
         (places[2], part): {11: 10.0},
     }
@@ -362,9 +363,11 @@ def test_what_a_part_is_worth_is_told_over_federations_on_the_seeds_that_both_ha
         entry = FORM.entry(place, name)
         measured[entry] = [result(entry, seed, mean=mean) for seed, mean in by_seed.items()]
     table = HELD_OUT["worth"](results(FORM, measured))
-    rows = {row[0]: row[1:] for row in table.rows}
-    assert rows["no priors"] == ["2", "-1.5", "-4.0 (mnist-iid)", "+1.0 (mnist-rotations)"]
-    assert rows["one body for all"] == ["0", "–", "–", "–"]
+    rows = {tuple(row[:2]): row[2:] for row in table.rows}
+    own = held_out.LAYERED
+    assert rows["no priors", own] == ["2", "-1.5", "-4.0 (mnist-iid)", "+1.0 (mnist-rotations)"]
+    assert rows["one body for all", own] == ["0", "–", "–", "–"]
+    assert rows["FedPer", own] == ["1", "-30.0", "-30.0 (mnist-iid)", "-30.0 (mnist-iid)"]
 
 
 def test_the_table_of_all_methods_has_those_with_cells_and_names_the_others():

@@ -29,6 +29,7 @@ VARIANTS = ("user-centric:streams=auto",)
 #: The layered method with a part of it left out or told, and its measure alone: what each part is
 #: worth. Not ranked: they are no methods of their own.
 LAYERED = "layered-user-centric"
+PROTOTYPES = "user-centric:likeness=prototypes"
 PARTS = {
     f"{LAYERED}:prior=False": "no priors",
     f"{LAYERED}:body=all": "one body for all",
@@ -38,7 +39,7 @@ PARTS = {
     f"{LAYERED}:personal_model=always": "own models always",
     f"{LAYERED}:body=all:prior=False:personal_model=never:groups=told": "told groups, one body",
     f"{LAYERED}:groups=told": "told groups",
-    "user-centric:likeness=prototypes": "the paper's method, by prototypes",
+    PROTOTYPES: "the paper's method, by prototypes",
 }
 #: A round of the one trains every user's model everywhere; the other needs normalisation layers,
 #: which the federations' models do not have.

@@ -199,22 +199,27 @@ def parts(found: Results) -> Table:
 
 
 def worth(found: Results) -> Table:
-    """What leaving a part out, or being told it, changes: over federations, and at the extremes."""
+    """What a part of the layered method is worth, over federations and at the extremes.
+
+    Beside it, FedPer, which it is likest to, and what its measure alone does for the paper's rule.
+    """
+    own, prototypes = held_out.LAYERED, held_out.PROTOTYPES
+    pairs = [(said, name, own) for name, said in held_out.PARTS.items()]
+    pairs += [("FedPer", "fedper", own)]
+    pairs += [(held_out.PARTS[prototypes], prototypes, "user-centric")]
     lines = []
-    for name, said in held_out.PARTS.items():
-        pairs = {
-            federation: _paired(each.get(held_out.LAYERED, ()), each.get(name, ()))
+    for said, name, against in pairs:
+        both = {
+            federation: _paired(each.get(against, ()), each.get(name, ()))
             for federation, each in found.items()
         }
-        changes = {place: both[1] - both[0] for place, both in pairs.items() if both is not None}
-        if not changes:
-            lines.append([said, "0", "–", "–", "–"])
-            continue
-        mean = f"{np.mean(list(changes.values())):+.1f}"
-        ends = [choose(changes, key=changes.__getitem__) for choose in (min, max)]
-        lines.append([said, str(len(changes)), mean, *(f"{changes[f]:+.1f} ({f})" for f in ends)])
-    heads = ("the method with", "federations", "mean change", "least", "most")
-    note = "Points of mean accuracy against the whole method, on the seeds that both have."
+        changes = {place: pair[1] - pair[0] for place, pair in both.items() if pair is not None}
+        mean = f"{np.mean(list(changes.values())):+.1f}" if changes else "–"
+        ends = [f(changes, key=changes.__getitem__) for f in (min, max)] if changes else []
+        extremes = [f"{changes[place]:+.1f} ({place})" for place in ends] or ["–", "–"]
+        lines.append([said, against, str(len(changes)), mean, *extremes])
+    heads = ("what", "against", "federations", "mean change", "least", "most")
+    note = "Points of mean accuracy, on the seeds that both have."
     return Table("What each part is worth, over federations", heads, lines, note)
 
 
