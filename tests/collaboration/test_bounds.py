@@ -79,6 +79,7 @@ def test_a_larger_class_never_has_a_smaller_bound(form):
 @settings(max_examples=100, deadline=None)
 @given(problems())
 @example((np.array([1.0, 1.0, 2881.0, 1.0, 1498.0]), np.array([0.0, 0.0, 0.052, 0.0, 0.0])))
+@example((np.array([219.0, 361.0, 131.0, 1359.0]), np.array([0.0, 0.05078125, 0.0, 0.0])))
 def test_theorem_1_minimiser_satisfies_the_optimality_conditions(problem):
     """On the simplex: equal partial derivatives where w > 0, no smaller ones where w = 0."""
     n, d = problem

@@ -154,14 +154,17 @@ def _kinks(n: Floats, d: Floats) -> Floats:
 def _search(value: Callable[[float], float], low: float, high: float, kinks: Floats) -> float:
     """The minimum of a function of one number: a grid, then golden section beside its best.
 
-    The grid has the function's kinks, so that no step of the section straddles one.
+    The grid has the function's kinks, so that no step of the section straddles one. Behind the last
+    one the function is constant: of points that are equal but for rounding, any may be the lowest,
+    and the minimum is beside the first or the last of them.
     """
     grid = np.sort([*np.linspace(low, high, 257), *kinks])
-    values = [value(x) for x in grid]
+    values = np.array([value(x) for x in grid])
     best = int(np.argmin(values))
-    found = [(values[best], float(grid[best]))]
-    for left in range(max(best - 1, 0), min(best + 1, len(grid) - 1)):
-        if grid[left] < grid[left + 1]:
+    found = [(float(values[best]), float(grid[best]))]
+    equal = np.flatnonzero(values <= values[best] + 1e-12 * (1 + abs(values[best])))
+    for left in sorted({place + step for place in (equal[0], equal[-1]) for step in (-1, 0)}):
+        if 0 <= left < len(grid) - 1 and grid[left] < grid[left + 1]:
             ends = (grid[left], grid[left + 1])
             near = scipy.optimize.minimize_scalar(
                 value, bounds=ends, method="bounded", options={"xatol": 1e-10}
