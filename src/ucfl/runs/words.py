@@ -44,7 +44,7 @@ def _results(run: Run) -> str:
 def table(comparison: Comparison) -> str:
     """A line for each method, best first; whatever the folders hold by now."""
     seeds = ", ".join(map(str, comparison.seeds))
-    methods = "1 method" if len(comparison.runs) == 1 else f"{len(comparison.runs)} methods"
+    methods = counted(len(comparison.runs), "method")
     said = f"Comparison: {methods} on {comparison.scenario.name}, "
     said += f"seed{'s' if len(comparison.seeds) > 1 else ''} {seeds}"
     try:
