@@ -78,7 +78,7 @@ def test_cells_come_seed_by_seed_and_the_main_methods_first():
     first = [cell for cell in cells if cell.seed == 10]
     assert first[-1].entry.algorithm == "scaffold"  # the dearest
     labels = {cell.entry.algorithm for cell in first}
-    named = {*algorithms.REGISTRY, "user-centric:streams=auto", *held_out.PARTS}
+    named = {*algorithms.REGISTRY, *held_out.VARIANTS, *held_out.PARTS}
     assert labels == named - {"parallel-user-centric", "fedbn"}
     for cell in cells:
         assert not held_out.needs_groups(cell.entry.algorithm) or cell.entry.scenario.groups > 1
