@@ -13,9 +13,13 @@ from ucfl.errors import UcflError
 from ucfl.paper import EMBEDDED, PAPER, Cell, Store, survey
 from ucfl.paper.items import ITEMS
 from ucfl.paper.printed import CONCEPT_SHIFT, COVARIATE_SHIFT, LABEL_SHIFT
+from ucfl.paper.tables import diverged
 from ucfl.users import Scenario
 
 ENTRY = PAPER.entry(COVARIATE_SHIFT, "user-centric")
+RESULTS = Path(__file__).parent.parent.parent / "docs" / "results"
+#: A stored cell in which users' models diverged.
+DIVERGED = ("emnist-labels", "scaffold")
 
 
 def full(seed=0):
@@ -51,6 +55,19 @@ def test_a_cell_comes_back_as_it_was_saved_and_is_small(tmp_path):
     assert back.audience.labels.tolist() == saved.audience.labels.tolist()
     assert back.value("mean", "best") == pytest.approx(50)
     assert store.load(Cell(ENTRY, 1)) is None
+
+
+def test_a_cell_says_how_many_users_diverged(tmp_path):
+    """Known mistake: it did not, so an average over those who were left looked like any other."""
+    store, saved = Store(tmp_path), replace(full(), dropped=3)
+    store.save(Cell.of(saved), saved)
+    assert store.load(Cell.of(saved)).dropped == 3
+    note = diverged([saved, replace(saved, dropped=1), full()])
+    assert "user-centric on emnist-covariate-shift (4 of 200)" in note
+    assert diverged([full()]) == ""
+    scaffold = ITEMS["held-out"].entries(PAPER)
+    (entry,) = (e for e in scaffold if (e.scenario.name, e.algorithm) == DIVERGED)
+    assert Store(RESULTS).load(Cell(entry, 12)).dropped == 13  # from before cells said so
 
 
 def test_single_users_and_newcomers_come_back(tmp_path):

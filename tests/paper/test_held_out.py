@@ -20,18 +20,11 @@ from paper.making import result
 from ucfl import algorithms, paper
 from ucfl.collaboration import Collaboration
 from ucfl.paper import held_out
+from ucfl.paper.held_out_tables import HELD_OUT, federations
 from ucfl.paper.items import COVARIATE_LABEL_SHIFT, LABEL_SHIFT_100
 from ucfl.paper.on_air import on_air
 from ucfl.paper.printed import SCENARIOS as PRINTED
-from ucfl.paper.standings import (
-    COLUMNS,
-    HELD_OUT,
-    federations,
-    found_groups,
-    held_out_csv,
-    results,
-    standing,
-)
+from ucfl.paper.standings import COLUMNS, found_groups, held_out_csv, results, standing
 from ucfl.runs import curve
 from ucfl.users import SCENARIOS
 from ucfl.wireless import SYSTEMS, Audience, Traffic
@@ -368,6 +361,68 @@ def test_what_a_part_is_worth_is_told_over_federations_on_the_seeds_that_both_ha
     assert rows["no priors", own] == ["2", "-1.5", "-4.0 (mnist-iid)", "+1.0 (mnist-rotations)"]
     assert rows["one body for all", own] == ["0", "–", "–", "–"]
     assert rows["FedPer", own] == ["1", "-30.0", "-30.0 (mnist-iid)", "-30.0 (mnist-iid)"]
+
+
+LAYERED = held_out.LAYERED
+
+
+def placed(values, place=PLACE):
+    """Cells of one federation: by method and seed, the mean and the worst user's accuracy."""
+    cells = {}
+    for name, by_seed in values.items():
+        entry = paper.PAPER.entry(place, name)
+        cells[entry] = [
+            result(entry, seed, mean=mean, worst=worst) for seed, (mean, worst) in by_seed.items()
+        ]
+    return results(paper.PAPER, cells)
+
+
+def test_margins_are_on_the_seeds_that_both_have():
+    """Known mistake: a difference of two averages over different seeds."""
+    found = placed(
+        {
+            LAYERED: {10: (60.0, 30.0), 11: (70.0, 20.0)},
+            "oracle": {11: (69.5, 24.0)},
+            "fedavg": {10: (50.0, 29.0), 11: (40.0, 20.0), 12: (99.0, 99.0)},
+        }
+    )
+    rows = {row[0]: row[1:] for row in HELD_OUT["margins"](found).rows}
+    assert rows[PLACE] == ["+0.5", "+20.0", "–", "-4.0", "+0.5", "–"]
+    assert rows["mnist-iid"] == ["", "–", "–", "", "–", "–"]  # nobody can be told groups there
+
+
+def test_the_best_other_method_is_named_and_those_ahead_are_counted():
+    found = placed(
+        {
+            LAYERED: {10: (60.0, 30.0), 11: (70.0, 20.0)},
+            "oracle": {10: (99.0, 99.0)},
+            "ditto": {10: (61.0, 0.0), 11: (75.0, 0.0), 12: (0.0, 0.0)},
+            "fedper": {10: (62.0, 0.0)},
+            "fedavg": {10: (60.0, 0.0)},
+            f"{LAYERED}:prior=False": {10: (98.0, 0.0)},
+        }
+    )
+    rows = {row[0]: row[1:] for row in HELD_OUT["best-others"](found).rows}
+    assert rows[PLACE] == ["65.0", "ditto", "68.0", "+3.0 ± 2.8", "2 of 3"]
+    assert rows["mnist-iid"] == ["–"] * 5
+
+
+def test_who_is_first_on_air_is_sought_among_all_methods_but_the_oracle():
+    flat = dict.fromkeys((10, 11), (60.0, 0.0))
+    values = {"fedavg": flat, LAYERED: flat, "oracle": flat}
+    (row,) = HELD_OUT["air-first"](placed(values)).rows
+    names = row[3::2]
+    assert row[:2] == [PLACE, "60.0"]
+    assert all(name.endswith("(fedavg)") for name in names)  # both as soon: the first by name
+    assert "3 of 1" not in HELD_OUT["air-first"](placed(values)).note
+    assert "on this many of 1 federations: 1 in " in HELD_OUT["air-first"](placed(values)).note
+    sooner = dict.fromkeys((10, 11), (66.1, 0.0))  # 60% in 10 / 11 of the time
+    late = placed({**values, "fedprox": sooner})
+    (row,) = HELD_OUT["air-first"](late).rows
+    assert all(name.endswith("(fedprox)") for name in row[3::2])
+    far = placed({**values, "fedprox": dict.fromkeys((10, 11), (90.0, 0.0))})
+    assert "on this many of 1 federations: 0 in " in HELD_OUT["air-first"](far).note
+    assert HELD_OUT["air-first"](placed({})).note == ""
 
 
 def test_the_table_of_all_methods_has_those_with_cells_and_names_the_others():

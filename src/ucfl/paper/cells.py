@@ -161,6 +161,7 @@ class Store:
             "device": record.origin.machine["device"],
             "versions": record.origin.versions,
             "newcomers": _as_null(record.newcomers),
+            "dropped": record.dropped,
         }
         file = self.file(cell)
         text, contents = json.dumps(about), io.BytesIO()
@@ -283,6 +284,8 @@ def _record(file: Path, about: dict[str, Any], arrays: dict[str, NDArray[Any]]) 
             if name.startswith("user_") and values.dtype == np.uint16
         },
         newcomers=_as_nan(about.get("newcomers")),
+        # Cells once did not say it. Everyone in them has test data, so no value means diverged.
+        dropped=about.get("dropped", int(np.isnan(floats["final"]).sum())),
     )
 
 

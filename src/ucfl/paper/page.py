@@ -12,10 +12,11 @@ from ucfl.paper.beyond import goals
 from ucfl.paper.cells import Store
 from ucfl.paper.claims import Claim, claims
 from ucfl.paper.compared import yardsticks_csv, yardsticks_shown
+from ucfl.paper.held_out_tables import held_out_shown
 from ucfl.paper.items import Form, Item
 from ucfl.paper.people import natural_csv, natural_shown
 from ucfl.paper.reproduce import Measured, Survey
-from ucfl.paper.standings import held_out_csv, held_out_shown
+from ucfl.paper.standings import held_out_csv
 from ucfl.paper.tables import TABLES, Shown, markdown, shown
 from ucfl.paper.worst import table2_shown
 

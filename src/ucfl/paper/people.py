@@ -10,7 +10,7 @@ from ucfl.paper import natural
 from ucfl.paper.cells import Store, csv_text
 from ucfl.paper.items import ITEMS, Form
 from ucfl.paper.reproduce import Measured, survey
-from ucfl.paper.tables import Shown, Spread, Table, or_dash, spread, without_cells
+from ucfl.paper.tables import Shown, Spread, Table, diverged, or_dash, spread, without_cells
 from ucfl.runs import Record
 
 COLUMNS = (
@@ -75,6 +75,9 @@ def table(name: str, form: Form, measured: Measured) -> Table:
     note = verdict(name, form, measured)
     if missing := without_cells([row.method for row in rows if not row.seeds]):
         note += f" {missing}"
+    cells = (measured.get(form.entry(name, row.method), ()) for row in rows)
+    if lost := diverged(record for each in cells for record in each):
+        note += f" {lost}"
     rounds = form.scenarios[name].rounds
     title = f"{form.scenarios[name].name}, {rounds} rounds"
     return Table(title, HEADERS, body or [["–"] * len(HEADERS)], note)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -235,6 +235,22 @@ def markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def without_cells(methods: Sequence[str]) -> str:
     """A sentence on the methods that nothing is stored of yet; nothing if there are none."""
     return f"No cells yet: {', '.join(methods)}." if methods else ""
+
+
+def diverged(results: Iterable[Record]) -> str:
+    """A sentence on users whose models diverged: averages are over the others from then on."""
+    counts: dict[tuple[str, str], list[int]] = {}
+    for record in results:
+        if record.dropped:
+            lost = counts.setdefault((record.label, record.scenario.name), [0, 0])
+            lost[0] += record.dropped
+            lost[1] += record.users
+    if not counts:
+        return ""
+    said = ", ".join(f"{who} on {where} ({n} of {of})" for (who, where), (n, of) in counts.items())
+    return (
+        f"Users whose models diverged, in these cells: {said}. From then on they are in no average."
+    )
 
 
 def or_dash(value: Spread | None) -> str:

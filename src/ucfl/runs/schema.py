@@ -172,6 +172,7 @@ class StoredCell(Stored):
     versions: dict[str, str]
     hyper_parameters: dict[str, Any] = {}
     newcomers: dict[str, dict[str, float | None]] | None = None  # None: NaN
+    dropped: Count = 0
 
 
 def validated(kind: type[Stored], values: Any) -> dict[str, Any]:
