@@ -9,9 +9,11 @@ import zipfile
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from runs.test_runs import ucfl_command, write_users
 from ucfl import cli
+from ucfl.cli import app
 from ucfl.cli.common import seeds_from
 from ucfl.errors import UcflError
 from ucfl.runs.files import NotWritten
@@ -107,10 +109,13 @@ def test_systems_explains_one_with_its_options(tmp_path):
     assert found == {"wired": {"rho": 1.0, "t_min": 1.0, "mean_delay": 0.0}}
 
 
-def test_lists(tmp_path):
-    for command in ("scenarios", "algorithms", "data", "systems"):
-        assert ucfl(command, cwd=tmp_path).returncode == 0
-        assert json.loads(ucfl(command, "--json", cwd=tmp_path).stdout)
+@pytest.mark.parametrize("command", ["scenarios", "algorithms", "data", "systems"])
+def test_lists(command, tmp_path, monkeypatch):
+    monkeypatch.setenv("UCFL_DATA", str(tmp_path / "no-data"))
+    listed = CliRunner().invoke(app, [command])
+    assert listed.exit_code == 0
+    assert listed.output
+    assert json.loads(CliRunner().invoke(app, [command, "--json"]).stdout)
 
 
 def test_every_scenario_prints_as_a_toml_file_that_gives_it_back(tmp_path):
@@ -419,9 +424,8 @@ def testseeds_from():
             seeds_from(bad)
 
 
-def test_help_for_everything(tmp_path):
-    commands = ("run", "compare", "plan", "reproduce", "report", "figure")
-    for command in ([], *([name] for name in commands)):
-        done = ucfl(*command, "--help", cwd=tmp_path)
-        assert done.returncode == 0
-        assert "Usage" in done.stdout
+@pytest.mark.parametrize("command", ["", "run", "compare", "plan", "reproduce", "report", "figure"])
+def test_help_for_everything(command):
+    done = CliRunner().invoke(app, [*command.split(), "--help"])
+    assert done.exit_code == 0
+    assert "Usage" in done.stdout
