@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 from ucfl import paper
 from ucfl.paper import (
-    beyond,
     cells,
     compared,
     held_out_tables,
@@ -17,11 +17,12 @@ from ucfl.paper import (
     tables,
     worst,
 )
-from ucfl.paper.claims import TARGET
+from ucfl.paper.claims import TARGET, Claim
 from ucfl.paper.held_out import LAYERED
-from ucfl.paper.items import ADAPTIVE, GENEROUS, ITEMS, OURS
+from ucfl.paper.items import ADAPTIVE, GENEROUS, ITEMS, OURS, Form
 from ucfl.paper.page import CLAIM_HEADERS, claims_as_text
 from ucfl.paper.printed import COVARIATE_SHIFT
+from ucfl.paper.reproduce import Measured
 from ucfl.paper.yardsticks import YARDSTICKS
 from ucfl.runs import curve
 from ucfl.wireless import SYSTEMS
@@ -78,9 +79,9 @@ def claims() -> str:
     return tables.markdown(CLAIM_HEADERS, claims_as_text(checked))
 
 
-def goals() -> str:
-    """What the adaptive method was built for, and what the stored cells say."""
-    return tables.markdown(CLAIM_HEADERS, claims_as_text(beyond.goals(paper.PAPER, stored())))
+def goals(of: Callable[[Form, Measured], list[Claim]]) -> str:
+    """What a method was built for, and what the stored cells say."""
+    return tables.markdown(CLAIM_HEADERS, claims_as_text(of(paper.PAPER, stored())))
 
 
 def held_out_federations() -> str:

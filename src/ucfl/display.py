@@ -393,7 +393,11 @@ def show_page(page: Page) -> None:
     if page.claims:
         show_table(CLAIM_HEADERS, claims_as_text(page.claims), "What the paper claims")
     if page.goals:
-        show_table(CLAIM_HEADERS, claims_as_text(page.goals), "What the adaptive method is for")
+        show_table(
+            CLAIM_HEADERS,
+            claims_as_text(page.goals),
+            "What the layered and the adaptive method are for",
+        )
     if page.tables and page.claims:
         answers.print(COMPARED, soft_wrap=True)
     where = ", ".join(map(str, [page.csv, *page.csvs.values()]))

@@ -99,6 +99,20 @@ def test_layered_must_be_first_on_air_or_nearly():
     assert goal(made(**{LAYERED: 71.0}), *words).holds is False
 
 
+def test_an_oracle_that_is_sooner_on_air_is_shown_and_is_no_rival():
+    late = made(oracle=300.0, **{LAYERED: 72.0})
+    assert goal(late, "layered", "wired:").holds is True
+    assert "oracle" in goal(late, "layered", "wired:").figures
+
+
+def test_methods_of_table_1_are_rivals_on_air():
+    cells = made()
+    entry = PAPER.entry(COVARIATE_SHIFT, "cfl")
+    cells[entry] = [result(entry, mean=300.0)]
+    assert goal(cells, "layered", "wired:").holds is False
+    assert "cfl" in goal(cells, "layered", "wired:").figures
+
+
 def test_table_and_panels_have_everything():
     rows = table(PAPER, made())
     assert {row.scenario for row in rows} == {LABEL_SHIFT, COVARIATE_SHIFT, CONCEPT_SHIFT}

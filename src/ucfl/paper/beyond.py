@@ -28,9 +28,20 @@ LAYERED_UNDER_ORACLE, LATER = 0.3, 1.1
 
 def goals(form: Form, measured: Measured) -> list[Claim]:
     """What both methods were built for, at the validation-chosen round."""
+    return [*layered_goals(form, measured), *adaptive_goals(form, measured)]
+
+
+def layered_goals(form: Form, measured: Measured) -> list[Claim]:
+    """The best accuracy on the paper's own scenarios, and the first on air."""
     return [
         *(above_everything(form, measured, scenario) for scenario in SCENARIOS),
         *(first_on_air(form, measured, system) for system in wireless.SYSTEMS),
+    ]
+
+
+def adaptive_goals(form: Form, measured: Measured) -> list[Claim]:
+    """As good as the oracle where there are groups, and as the best width where there are none."""
+    return [
         *(beside_the_oracle(form, measured, s) for s in (COVARIATE_SHIFT, CONCEPT_SHIFT)),
         beside_the_best_width(form, measured),
         *(ahead_on_air(form, measured, system) for system in wireless.SYSTEMS),
@@ -65,26 +76,32 @@ def above_everything(form: Form, measured: Measured, scenario: str) -> Claim:
 
 
 def first_on_air(form: Form, measured: Measured, system: str) -> Claim:
-    """The layered method's time to FedAvg's final accuracy, beside the first one's."""
+    """The layered method's time to FedAvg's final accuracy, beside the first of all that is there.
+
+    The oracle is told the groups before training and is no rival: its time is shown beside.
+    """
     text = (
         f"{system}: layered reaches FedAvg's final accuracy first in all three scenarios, or "
-        f"{LATER - 1:.0%} later at most"
+        f"{LATER - 1:.0%} later at most (the oracle, which is told the groups, not counted)"
     )
+    entries = {entry for name in ("table1", "beyond") for entry in ITEMS[name].entries(form)}
     figures, first = [], True
     for scenario in SCENARIOS:
         found = {
             entry.algorithm: measured[entry]
-            for entry in ITEMS["beyond"].entries(form)
+            for entry in sorted(entries, key=lambda entry: entry.algorithm)
             if entry.scenario.name == form.scenarios[scenario].name and measured.get(entry)
         }
         times = {each.algorithm: each.times[system] for each in on_air(found)}
-        if LAYERED not in times or len(times) < 2:
+        oracle, own = times.pop("oracle", None), times.pop(LAYERED, None)
+        if own is None or not times:
             return missing(text)
-        others = {name: time for name, time in times.items() if name != LAYERED}
-        fastest = min(others, key=lambda name: others[name])
-        first = first and times[LAYERED] <= LATER * others[fastest]
-        beside = f"{fastest} {others[fastest]:.0f}"
-        figures.append(f"{scenario}: {times[LAYERED]:.0f} ({beside})")
+        fastest = min(times, key=lambda name: times[name])
+        first = first and own <= LATER * times[fastest]
+        beside = f"{fastest} {times[fastest]:.0f}, the first of {len(times)}"
+        if oracle is not None:
+            beside += f"; oracle {oracle:.0f}"
+        figures.append(f"{scenario}: {own:.0f} ({beside})")
     return Claim(text, first, f"times in T_dl: {', '.join(figures)}")
 
 
