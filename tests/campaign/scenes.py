@@ -226,8 +226,11 @@ def a_rank_that_is_terminated_while_it_waits_for_the_others_ends(folder):
 # --- processes on one folder ----------------------------------------------------------------------
 
 
-def at_once(folder, count, command):
-    """All processes ask for the folder at the same time; who trains waits until all have asked."""
+def at_once(folder, count, command, refused=2):
+    """All processes ask for the folder at the same time; who trains waits until all have asked.
+
+    The others say who has it, and end with ``refused``.
+    """
     ready = multiprocessing.get_context("fork").Barrier(count)
     told, tell = os.pipe()
     wait, go = os.pipe()
@@ -265,7 +268,7 @@ def at_once(folder, count, command):
     for pipe in (told, tell, wait):
         os.close(pipe)
     os.wait()
-    assert sorted(ended.codes) == [0] + [2] * (count - 1), ended.said
+    assert sorted(ended.codes) == [0] + [refused] * (count - 1), ended.said
     assert len(re.findall(r"is in use by process \d+ on ", ended.said)) == count - 1, ended.said
     assert "Traceback" not in ended.said
     return ended
@@ -283,7 +286,8 @@ def one_of_two_and_of_four_trains(folder):
 
 def one_of_two_reproductions_trains_a_cell(folder):
     datasets.load("mnist5k")
-    at_once(folder, 2, reproduce_command(folder))
+    ended = at_once(folder, 2, reproduce_command(folder), refused=0)
+    assert ended.said.count("it is left to that process.") == 1
     place = folder / "r" / "embedded-2-rounds"
     assert len(list((place / "cells").iterdir())) == 1
     assert list((place / "unfinished").iterdir()) == []

@@ -1,6 +1,7 @@
 """The whole reproduction in its reduced form: embedded data, the code of the real one."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from ucfl.paper.items import COVARIATE_LABEL_SHIFT
 from ucfl.paper.printed import CONCEPT_SHIFT, COVARIATE_SHIFT, LABEL_SHIFT
 from ucfl.paper.tables import TABLES
 from ucfl.runs import Stopped
+from ucfl.runs.lock import held
 
 pytestmark = pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")  # users are tiny
 FORM, SEEDS = paper.EMBEDDED, (0, 1)
@@ -202,6 +204,20 @@ def test_an_unfinished_cell_that_cannot_go_on_starts_again(tmp_path):
     assert paper.run_cells(cells, store, device="cpu", on_note=said.append)
     assert said[0].endswith("the cell starts again.")
     assert store.load(cells[0]).rounds == 2
+
+
+def test_a_cell_that_another_process_works_on_is_left_to_it(tmp_path):
+    store = paper.Store(tmp_path)
+    theirs, ours = FORM.entry(CONCEPT_SHIFT, "fedavg").cells([0, 1])
+    said = []
+    with held(store.file(theirs)):
+        assert paper.run_cells([theirs, ours], store, device="cpu", on_note=said.append)
+    assert store.load(theirs) is None
+    assert store.load(ours).rounds == 2
+    assert [note for note in said if note.endswith("; it is left to that process.")] == said[:1]
+    assert f"is in use by process {os.getpid()} on " in said[0]
+    assert paper.run_cells([theirs, ours], store, device="cpu")
+    assert store.load(theirs).rounds == 2
 
 
 def left_behind(store, cell, *, lock):

@@ -18,7 +18,7 @@ from ucfl.runs import Progress, Record, Run, Stopped, federation
 from ucfl.runs.building import Engine, find_device, populated
 from ucfl.runs.claim import Unusable
 from ucfl.runs.files import remove_unfinished
-from ucfl.runs.lock import held
+from ucfl.runs.lock import Busy, held
 from ucfl.runs.loop import OnNote
 from ucfl.runs.progress import OnRound
 from ucfl.runs.provenance import device_name
@@ -124,7 +124,8 @@ def run_cells(
     """Run the cells in order and keep each as it finishes; False if the time ran out before.
 
     At the limit the cell at work stops after its round, is kept, and goes on next time; so does
-    one that Ctrl-C stops. Cells of one scenario and seed share their federation.
+    one that Ctrl-C stops. A cell that another process works on is left to it, so several processes
+    share the cells. Cells of one scenario and seed share their federation.
     """
     ends = None if limit_seconds is None else time.monotonic() + limit_seconds
 
@@ -141,11 +142,18 @@ def run_cells(
             return False
         if on_cell:
             on_cell(cell)
-        if standing is None or not standing.serves(cell):
-            standing = None  # frees the device before the next federation takes its place
-            standing = _Standing.of(cell, engine)
         try:
-            _run_cell(cell, standing, store, show, on_note)
+            with held(store.file(cell), on_note):
+                if not _is_there(cell, store):
+                    if standing is None or not standing.serves(cell):
+                        standing = None  # frees the device before the next takes its place
+                        standing = _Standing.of(cell, engine)
+                    store.save(cell, _trained(cell, standing, store, show, on_note).record)
+                remove_unfinished(store.file(cell).parent, store.file(cell).name)
+                shutil.rmtree(store.unfinished(cell), ignore_errors=True)
+        except Busy as busy:
+            if on_note:
+                on_note(f"{str(busy).partition(';')[0]}; it is left to that process.")
         except Stopped:
             if _is_over(ends):
                 return False
@@ -165,19 +173,12 @@ def _clear_up(store: Store) -> None:
                 shutil.rmtree(unfinished / name, ignore_errors=True)
 
 
-def _run_cell(
-    cell: Cell, standing: _Standing, store: Store, on_round: OnRound, on_note: OnNote | None
-) -> None:
-    """Train the cell and keep it, unless another process has: one at a time works on a cell."""
-    with held(store.file(cell), on_note):
-        try:
-            done = store.load(cell) is not None
-        except UcflError:  # damaged: it is run again
-            done = False
-        if not done:
-            store.save(cell, _trained(cell, standing, store, on_round, on_note).record)
-        remove_unfinished(store.file(cell).parent, store.file(cell).name)
-        shutil.rmtree(store.unfinished(cell), ignore_errors=True)
+def _is_there(cell: Cell, store: Store) -> bool:
+    """Whether the cell is stored, by another process since it was looked for; a damaged one not."""
+    try:
+        return store.load(cell) is not None
+    except UcflError:
+        return False
 
 
 @dataclass(frozen=True)
