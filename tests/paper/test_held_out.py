@@ -391,6 +391,17 @@ def test_margins_are_on_the_seeds_that_both_have():
     assert rows["mnist-iid"] == ["", "–", "–", "", "–", "–"]  # nobody can be told groups there
 
 
+def test_margins_of_untouched_seeds_leave_the_others_out():
+    found = placed(
+        {
+            LAYERED: {11: (60.0, 30.0), 12: (70.0, 20.0), 14: (72.0, 20.0)},
+            "local": {11: (0.0, 0.0), 12: (69.0, 24.0), 14: (69.0, 24.0)},
+        }
+    )
+    rows = {row[0]: row[1:] for row in HELD_OUT["margins-untouched"](found).rows}
+    assert rows[PLACE] == ["–", "–", "+2.0", "–", "–", "-4.0"]
+
+
 def test_the_best_other_method_is_named_and_those_ahead_are_counted():
     found = placed(
         {
@@ -405,6 +416,33 @@ def test_the_best_other_method_is_named_and_those_ahead_are_counted():
     rows = {row[0]: row[1:] for row in HELD_OUT["best-others"](found).rows}
     assert rows[PLACE] == ["65.0", "ditto", "68.0", "+3.0 ± 2.8", "2 of 3"]
     assert rows["mnist-iid"] == ["–"] * 5
+
+
+def test_pairs_are_counted_over_federations_on_the_seeds_that_both_have():
+    values = {
+        "mnist-rotations": {
+            LAYERED: {10: 80.0, 11: 0.0},
+            "ditto": {10: 79.0},
+            "oracle": {10: 80.5},
+        },
+        "mnist-iid": {LAYERED: {10: 60.0}, "ditto": {10: 60.0, 12: 0.0}, "fedper": {11: 99.0}},
+        "mnist-pixels": {LAYERED: {10: 50.0}, "ditto": {10: 51.5}, "oracle": {10: 49.0}},
+        "mnist-writers": {LAYERED: {10: 90.0}, "ditto": {10: 80.0}},
+    }
+    cells = {
+        paper.PAPER.entry(place, name): [
+            result(paper.PAPER.entry(place, name), seed, mean=mean)
+            for seed, mean in by_seed.items()
+        ]
+        for place, each in values.items()
+        for name, by_seed in each.items()
+    }
+    table = HELD_OUT["pairs"](results(paper.PAPER, cells))
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert rows["ditto"][:4] == ["2", "1", "1", "+2.4"]
+    assert rows["oracle"][:4] == ["1", "0", "1", "+0.2"]
+    assert set(rows) == {"ditto", "oracle"}  # no seed of fedper's is the layered method's
+    assert HELD_OUT["pairs"](results(paper.PAPER, {})).rows == [["–"] * 6]
 
 
 def test_who_is_first_on_air_is_sought_among_all_methods_but_the_oracle():

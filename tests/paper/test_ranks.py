@@ -1,5 +1,6 @@
 """Ranks over federations: what they must not depend on, and Demšar's published numbers."""
 
+import itertools
 import math
 
 import numpy as np
@@ -10,7 +11,16 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import friedmanchisquare
 
 from ucfl.errors import UcflError
-from ucfl.paper.ranks import alike, block, critical_difference, friedman, nemenyi_q, ranks
+from ucfl.paper.ranks import (
+    alike,
+    block,
+    critical_difference,
+    friedman,
+    holm,
+    nemenyi_q,
+    ranks,
+    signed_rank,
+)
 
 tables = arrays(
     float,
@@ -134,3 +144,78 @@ def test_without_anything_to_compare_there_is_no_block():
     assert block({"fedavg": {"a": {10: 1.0}}}, ["fedavg", "local"]) is None
     apart_ = {"fedavg": {"a": {10: 1.0}}, "local": {"a": {11: 1.0}}}
     assert block(apart_, ["fedavg", "local"]) is None
+
+
+@given(st.lists(st.integers(1, 1000), min_size=2, max_size=9, unique=True), st.randoms())
+def test_the_signed_rank_test_counts_the_signs_that_are_as_one_sided(sizes, random):
+    """Of all 2^n signs, those whose smaller rank sum is at most that of the differences."""
+    differences = np.array([size * random.choice((-1, 1)) for size in sizes], dtype=float)
+    order = np.argsort(np.argsort(np.abs(differences))) + 1
+    smaller = min(order[differences > 0].sum(), order[differences < 0].sum())
+    sums = [
+        min(order[np.array(up)].sum(), order[~np.array(up)].sum())
+        for up in itertools.product((False, True), repeat=len(sizes))
+    ]
+    assert signed_rank(differences) == pytest.approx(np.mean(np.array(sums) <= smaller))
+
+
+def test_differences_of_zero_speak_for_neither_side():
+    assert signed_rank(np.zeros(5)) == 1
+    clear = np.arange(1.0, 11.0)
+    assert signed_rank(clear) < signed_rank(np.append(clear, np.zeros(5))) < 0.05
+
+
+def test_the_published_signed_rank_example():
+    """Demšar, sec. 3.1.3, table 2: C4.5 with and without pruning; R+ = 93, R− = 12, p < 0.05."""
+    without = [
+        0.763,
+        0.599,
+        0.954,
+        0.628,
+        0.882,
+        0.936,
+        0.661,
+        0.583,
+        0.775,
+        1.0,
+        0.94,
+        0.619,
+        0.972,
+        0.957,
+    ]
+    pruned = [
+        0.768,
+        0.591,
+        0.971,
+        0.661,
+        0.888,
+        0.931,
+        0.668,
+        0.583,
+        0.838,
+        1.0,
+        0.962,
+        0.666,
+        0.981,
+        0.978,
+    ]
+    assert 0.005 < signed_rank(np.array(pruned) - np.array(without)) < 0.02
+
+
+def test_holm_by_hand():
+    assert holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005}) == pytest.approx(
+        {"d": 0.02, "a": 0.03, "c": 0.06, "b": 0.06}
+    )
+
+
+@given(st.dictionaries(st.text(max_size=3), st.floats(0, 1), min_size=1))
+def test_holm_rejects_step_by_step(p_values):
+    """Reference: from the smallest on, each against α over the number that is left."""
+    found = holm(p_values)
+    for alpha in (0.01, 0.05, 0.3):
+        rejected = set()
+        for place, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
+            if p_values[name] * (len(p_values) - place) > alpha:
+                break
+            rejected.add(name)
+        assert {name for name, p in found.items() if p <= alpha} == rejected

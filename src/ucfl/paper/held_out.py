@@ -19,6 +19,8 @@ DEVELOPMENT_SEEDS = (0, 1, 2)
 #: Seeds that are reported: of the main methods, and of all others.
 MAIN_SEEDS = (10, 11, 12, 13, 14)
 OTHER_SEEDS = MAIN_SEEDS[:3]
+#: Those of which nothing was seen before the layered method had its last form.
+UNTOUCHED_SEEDS = MAIN_SEEDS[2:]
 
 #: It is told the groups that others must find: shown beside them, never ranked among them.
 TOLD = "oracle"

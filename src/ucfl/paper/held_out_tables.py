@@ -11,7 +11,7 @@ from ucfl.paper import held_out
 from ucfl.paper.items import Form
 from ucfl.paper.on_air import AIR_HEADERS
 from ucfl.paper.reproduce import Measured
-from ucfl.paper.rivals import air_first, best_others, margins
+from ucfl.paper.rivals import air_first, best_others, margins, pairs, untouched_margins
 from ucfl.paper.standings import (
     RULE,
     Results,
@@ -185,7 +185,9 @@ HELD_OUT: dict[str, Callable[[Results], Table]] = {
     "mean": lambda found: accuracies(found, "mean"),
     "worst": lambda found: accuracies(found, "worst"),
     "margins": margins,
+    "margins-untouched": untouched_margins,
     "best-others": best_others,
+    "pairs": pairs,
     "ranks-main": lambda found: average_ranks(found, main=True),
     "ranks": average_ranks,
     "groups": group_finding,

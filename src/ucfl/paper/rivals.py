@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ucfl.paper.held_out import LAYERED, TOLD
+import numpy as np
+from numpy.typing import NDArray
+
+from ucfl.paper.held_out import LAYERED, TOLD, UNTOUCHED_SEEDS
 from ucfl.paper.on_air import OnAir
+from ucfl.paper.ranks import holm, signed_rank
 from ucfl.paper.standings import Results, beside_fedavg, methods, paired
 from ucfl.paper.tables import Spread, Table
 from ucfl.runs import Record
@@ -29,6 +34,17 @@ def margins(found: Results) -> Table:
     heads = ("federation", *(f"{said[who]}, over {name}" for who, name in columns))
     note = "Points, each on the seeds that both have. Only federations with groups have an oracle."
     return Table("The layered method over those that it must not be under", heads, lines, note)
+
+
+def untouched_margins(found: Results) -> Table:
+    """The same on the seeds of which nothing was seen before the method had its last form."""
+    seeds = UNTOUCHED_SEEDS
+    kept = {
+        federation: {name: [r for r in of if r.seed in seeds] for name, of in each.items()}
+        for federation, each in found.items()
+    }
+    table = margins(kept)
+    return replace(table, title=f"{table.title}, seeds {seeds[0]} to {seeds[-1]} alone")
 
 
 def _margin(own: Sequence[Record], other: Sequence[Record] | None, who: str) -> str:
@@ -74,6 +90,40 @@ def best_others(found: Results) -> Table:
         "difference over these seeds. *Ahead* counts the methods with a higher mean."
     )
     return Table("The best other method of each federation", heads, lines, note)
+
+
+def pairs(found: Results) -> Table:
+    """The layered method against each other one over the federations, and the tests of that.
+
+    The oracle is told what others must find: its test is made apart from those of the others.
+    """
+    names = [name for name in methods(found) if name != LAYERED]
+    gains = {name: _gains(found, name) for name in names}
+    gains = {name: each for name, each in gains.items() if len(each)}
+    p_values = {name: signed_rank(each) for name, each in gains.items()}
+    told = {name: p_values.pop(name) for name in [TOLD] if name in p_values}
+    tested = told | holm(p_values)
+    lines = []
+    for name in sorted(gains, key=lambda name: gains[name].mean()):
+        each = gains[name]
+        counts = (each > 0).sum(), (each == 0).sum(), (each < 0).sum()
+        lines.append([name, *map(str, counts), f"{each.mean():+.1f}", f"{tested[name]:.2g}"])
+    heads = ("method", "layered is above", "equal", "below", "mean difference", "p")
+    note = (
+        "Federations, and points of mean accuracy in favour of the layered method, on the seeds "
+        "that the two have. p: Wilcoxon's signed-rank test over federations, two-sided, by Holm's "
+        "procedure for all rows together; the oracle's, which is told the groups, for itself."
+    )
+    return Table(
+        "The layered method against each other one", heads, lines or [["–"] * len(heads)], note
+    )
+
+
+def _gains(found: Results, name: str) -> NDArray[np.float64]:
+    """By how many points the layered method is above another, on each federation of both."""
+    both = [paired(each.get(LAYERED, ()), each.get(name, ())) for each in found.values()]
+    means = [(each[:, 0] - each[:, 1]).mean() for each in both if len(each)]
+    return np.array(means, dtype=np.float64)
 
 
 def air_first(found: Results) -> Table:
