@@ -30,7 +30,8 @@ from ucfl.paper.reproduce import duration
 from ucfl.paper.tables import COMPARED
 from ucfl.report.answer import SHARED_OR_ALONE, Story, measure_of, why_lower
 from ucfl.runs import Progress
-from ucfl.runs.budget import Cost, Point, Spending, pareto_front
+from ucfl.runs.arrivals import WHEN, ByWhen
+from ucfl.runs.budget import Cost, Point, Rival, Spending, pareto_front
 from ucfl.runs.progress import OnRound
 from ucfl.users.acquire import OnBytes
 from ucfl.wireless import SYSTEMS, Plan
@@ -129,6 +130,16 @@ def show_table(headers: Sequence[str], rows: Sequence[Sequence[str]], title: str
         console(file=answers.file, width=400).print(table)
 
 
+#: Newcomers with the model that they get, and after local training.
+LATE = ("newcomers", "tuned")
+
+
+def _newcomers(there: ByWhen | None, measure: Measure) -> list[str]:
+    if there is None:
+        return ["–"] * len(LATE)
+    return [measure.text(there[when]["mean"]) for when in WHEN]
+
+
 def show_comparison(result: dict[str, Any]) -> None:
     """The table of ``ucfl compare``."""
     seeds, measure = result["seeds"], Measure(**result["metric"])
@@ -137,15 +148,14 @@ def show_comparison(result: dict[str, Any]) -> None:
     for label, row in result["algorithms"].items():
         cells = [label, row["tested_model"]]
         for who in ("mean", "worst"):
-            cells += [measure.text(row[who][w], row["std"][who][w]) for w in ("final", "best")]
-        if late:
-            there = row["newcomers"]
-            cells += [measure.text(there[w]["mean"]) if there else "–" for w in ("before", "after")]
+            off = row["std"][who] if len(seeds) > 1 else {}
+            cells += [measure.text(row[who][w], off.get(w)) for w in ("final", "best")]
+        cells += _newcomers(row["newcomers"], measure) if late else []
         traffic = row["traffic"]
         cells += [f"{traffic['down']:.4g} / {traffic['up']:.4g}", f"{row['seconds']:.1f}"]
         rows.append(cells)
     headers = ["algorithm", "tested model", "mean final", "mean best", "worst final"]
-    headers += ["worst best", *(["newcomers", "tuned"] if late else [])]
+    headers += ["worst best", *(LATE if late else ())]
     headers += ["models down / up", "seconds"]
     which = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds, mean ± deviation"
     title = f"{result['scenario']}, {counted(result['rounds'], 'round')}, {which}: "
@@ -193,8 +203,8 @@ NAMED = 5
 ROWS = 24
 
 
-def show_plan(plan: Plan, system: str) -> None:
-    """The table of ``ucfl plan``, and its answer in words."""
+def show_plan(plan: Plan, system: str, of: str = "") -> None:
+    """The table of ``ucfl plan``, and its answer in words; ``of`` says whose W it is."""
     options = list(plan.options)
     if len(options) > ROWS:
         best = max(options, key=lambda option: option.score)
@@ -215,7 +225,7 @@ def show_plan(plan: Plan, system: str) -> None:
     headers = ["streams", "silhouette", f"round in {plan.unit}", "times FedAvg's", "down", "up"]
     headers += ["joules"] if joules else []
     headers += ["without the slowest"] if options[0].without_slowest is not None else []
-    show_table([*headers, "score", ""], rows, f"Streams on {system}")
+    show_table([*headers, "score", ""], rows, f"Streams on {system}{of and f', by W of {of}'}")
     if len(options) < len(plan.options):
         answers.print(f"{len(plan.options) - len(options)} more rows with --json.")
     answers.print(f"Take {plan.reason}", soft_wrap=True)
@@ -239,23 +249,40 @@ def show_fronts(found: Mapping[str, Spending], measure: Measure, unit: str) -> N
                     f"from {first.cost:.4g} {sign}",
                     label,
                     _from_to(str(first.round), str(last.round)),
-                    _from_to(measure.text(first.test), measure.text(last.test)),
+                    _from_to(first.text(measure), last.text(measure)),
                 ]
             )
+        # Of two that cost the same as people read it, the better one.
+        rows = [
+            row for row, after in zip(rows, [*rows[1:], [""]], strict=True) if row[0] != after[0]
+        ]
         if rows:
             headers = ["for", "take", "rounds", f"test {measure.words}{measure.unit}"]
             what = "time" if kind == "time" else "energy"
             show_table(headers, rows, f"Best for the {what}, chosen by validation")
 
 
-def show_best(found: Spending, best: Point, measure: Measure, within: str) -> None:
-    """The answer of ``ucfl plan --within``."""
-    rounds = counted(best.round, "round")
-    answers.print(
-        f"Within {within}, take {found.words}: {measure.text(best.test)}{measure.sign} mean "
-        f"{measure.words} after {rounds}.",
-        soft_wrap=True,
+def show_best(
+    found: Spending, best: Point, others: Sequence[Rival], measure: Measure, within: str
+) -> None:
+    """The answer of ``ucfl plan --within``, and which methods are as good as far as seeds tell."""
+    rounds, seeds = counted(best.round, "round"), counted(best.seeds, "seed")
+    said = (
+        f"Within {within}, take {found.words}: {best.text(measure)}{measure.sign} mean "
+        f"{measure.words} after {rounds} ({seeds})."
     )
+    untested = [rival for rival in others if rival.p is None]
+    same = [rival for rival in others if rival.p is not None and not rival.shown]
+    if same:
+        named = [f"{r.point.label} ({r.point.text(measure)}{measure.sign})" for r in same[:NAMED]]
+        more = f" and {len(same) - NAMED} more" if len(same) > NAMED else ""
+        said += f" A paired test over seeds does not tell it from {', '.join(named)}{more}."
+    if untested:
+        said += (
+            " Whether others are as good cannot be told from so few seeds: run three or more of "
+            "each method."
+        )
+    answers.print(said, soft_wrap=True)
 
 
 def show_times(times: dict[str, Any], unit: str) -> None:
@@ -290,15 +317,19 @@ def show_story(story: Story) -> None:
     answers.rule(Text(f"{scenario['name']}: {story['users']} users, {which}"), align="left")
     say(" ".join(story["answer"]))
     rows, measure = [], measure_of(story)
+    late = any(method["newcomers"] for method in story["methods"])
     for method in story["methods"]:
         cells = [method["label"], method["tested_model"]]
         for when in ("final", "best"):
             one = method[when]
-            cells += [measure.text(one["mean"], one["deviation"])]
-            cells += [measure.text(one["worst"], one["worst_deviation"])]
-        rows.append([*cells, f"{method['streams']:g}", str(method["rounds"])])
+            several = len(method["seeds"]) > 1
+            for who, off in (("mean", "deviation"), ("worst", "worst_deviation")):
+                cells.append(measure.text(one[who], one[off] if several else None))
+        cells += _newcomers(method["newcomers"], measure) if late else []
+        rows.append([*cells, f"{method['streams']:.4g}", str(method["rounds"])])
     headers = ["method", "tested model", "mean final", "worst final", "mean best", "worst best"]
-    show_table([*headers, "broadcasts", "rounds"], rows, _title(measure).capitalize())
+    headers += [*(LATE if late else ()), "broadcasts", "rounds"]
+    show_table(headers, rows, _title(measure).capitalize())
     _show_race(story)
     for users in story["populations"][:1]:
         _show_users(story, users)
@@ -329,9 +360,9 @@ def _show_race(story: Story) -> None:
 
 def _show_users(story: Story, users: Story) -> None:
     """Streams, and the users who would be better off without personalisation."""
-    learnt, seed = users["collaboration"], users["seed"]
-    if learnt:
-        answers.print(f"Streams, seed {seed}: {learnt['reason']}", soft_wrap=True)
+    seed = users["seed"]
+    for label, learnt in users["collaborations"].items():
+        answers.print(f"Streams of {label}, seed {seed}: {learnt['reason']}", soft_wrap=True)
     measure = measure_of(story)
     sign = 1 if measure.more_is_better else -1
     best = users["final"].get(story["personal"])

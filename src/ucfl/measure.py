@@ -85,11 +85,14 @@ class Measure:
         places = np.flatnonzero(good)
         return int(places[0]) if len(places) else None
 
-    def text(self, value: float, deviation: float = 0.0) -> str:
-        """A value as it is shown, and its deviation where there is one; a dash for NaN."""
+    def text(self, value: float, deviation: float | None = None) -> str:
+        """A value as it is shown, and its deviation where there is one; a dash for NaN.
+
+        One seed has no deviation; several may have one of 0.
+        """
         if math.isnan(value):
             return "–"
-        numbers = [value, deviation] if deviation else [value]
+        numbers = [value] if deviation is None else [value, deviation]
         return " ± ".join(f"{n:.1f}" if self.percent else f"{n:.4g}" for n in numbers)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from paper.making import result
+from stories import learnt_first
 from ucfl.display import show_page
 from ucfl.paper import EMBEDDED, ITEMS, PAPER, Cell, Store, find, in_order, make_page, survey
 from ucfl.paper.items import DEAR_ROUNDS, LABEL_SHIFT_100, longest
@@ -87,19 +88,19 @@ def test_the_pages_numbers_are_the_cells(store, cells):
 
 def test_who_learns_from_whom_is_told_without_what_a_cell_does_not_keep(cells):
     told = story(CONCEPT_SHIFT, PAPER, cells)
-    found = told["populations"][0]["collaboration"]
+    found = learnt_first(told["populations"][0])
     assert found["suggested"] == 2
     assert not found["own"]
     assert found["labels"] == GROUPS.tolist()
     assert np.array(found["weights"]) * told["weight_step"] == pytest.approx(W)
     assert found["reason"].startswith("The rows of W fall into groups")
-    assert told["populations"][1]["collaboration"] is None
+    assert told["populations"][1]["collaborations"] == {}
     used = learnt("user-centric:streams=2", 0, GROUPS[::-1].copy(), streams=2)
-    shown = story(CONCEPT_SHIFT, PAPER, [*cells, used])["populations"][0]["collaboration"]
+    shown = learnt_first(story(CONCEPT_SHIFT, PAPER, [*cells, used])["populations"][0])
     assert (shown["of"], shown["own"]) == ("user-centric:streams=2", True)
     assert shown["labels"] == used.audience.labels.tolist()
     everyone = learnt("parallel-user-centric", 0, None, streams=4)
-    assert story(CONCEPT_SHIFT, PAPER, [everyone])["populations"][0]["collaboration"]["labels"]
+    assert learnt_first(story(CONCEPT_SHIFT, PAPER, [everyone])["populations"][0])["labels"]
 
 
 def test_seeds_that_a_method_lacks_are_said(cells):

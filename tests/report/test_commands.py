@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from runs.test_runs import ucfl_command, write_users
+from stories import learnt_first
 from ucfl import cli
 from ucfl.errors import UcflError
 from ucfl.report import FIGURES, follow
@@ -58,7 +59,7 @@ def test_the_terminal_tells_the_same_story(ucfl, folder, story):
     for method in story["methods"]:
         final = method["final"]
         assert f"{final['mean']:.1f} ± {final['deviation']:.1f}" in out
-    assert story["populations"][0]["collaboration"]["reason"] in out
+    assert learnt_first(story["populations"][0])["reason"] in out
     for rival in ("fedavg", "local"):
         assert f"users are better off with {rival} than with {story['personal']}" in out
     assert "Repeat it with" not in out  # it was made from Python

@@ -11,6 +11,7 @@ import torch
 import ucfl
 from conftest import make_users
 from report.synthetic import write_runs
+from stories import learnt_first
 from ucfl.algorithms import Collaboration
 from ucfl.algorithms.fedavg import FedAvg
 from ucfl.plain import plain
@@ -83,6 +84,9 @@ def test_the_tiles_claim_what_the_test_shows(look, tmp_path):
     story = tell(gather([tmp_path / "few"]))
     tab = look(story)
     assert "no difference from fedavg shown" in tab.locator("#tiles").inner_text()
+    of = tab.locator("#tiles-of").inner_text()
+    assert of.startswith(story["chosen"])
+    assert "highest of those that no test tells apart" in of
     assert tab.locator("#answer").inner_text().startswith("No difference is shown")
 
 
@@ -250,7 +254,7 @@ def test_the_users_who_lose_by_personalisation_come_first_and_columns_sort(look,
 
 def test_the_heat_map_tells_a_pair_of_users_apart(look, story):
     tab = look(story)
-    learnt = story["populations"][0]["collaboration"]
+    learnt = learnt_first(story["populations"][0])
     order = np.argsort(learnt["labels"], kind="stable")
     heat, details = tab.locator("#heat"), tab.locator("#heat-details")
     heat.focus()
@@ -317,14 +321,40 @@ def test_a_head_of_the_users_table_breaks_after_a_methods_name(look, story):
     assert "user-centric:<wbr>streams=2" in head.inner_html()
 
 
+def test_every_method_that_measured_w_can_be_looked_at(look, story):
+    tab = look(story)
+    users = story["populations"][0]
+    assert list(users["collaborations"]) == ["user-centric:streams=2", "user-centric"]
+    picker = tab.locator("#learner")
+    assert picker.input_value() == "user-centric:streams=2"
+    assert "Frames are the 2 streams that the run used." in hint(tab)
+    picker.select_option("user-centric")
+    assert "(user-centric, seed 0)" in hint(tab)
+    assert "The run has a stream for each user" in hint(tab)
+    assert users["collaborations"]["user-centric"]["reason"] in tab.locator("#reason").inner_text()
+
+
+def hint(tab):
+    return tab.locator("#collaboration-hint").inner_text()
+
+
+def test_streams_in_the_table_of_users_are_those_of_the_method_that_is_looked_at(look, story):
+    tab = look(story)
+    tab.locator("#focus").select_option("user-centric:streams=2")
+    labels = story["populations"][0]["collaborations"]["user-centric:streams=2"]["labels"]
+    assert sorted(column(tab, "stream")) == sorted(labels)
+    tab.locator("#focus").select_option("user-centric")  # a stream for each user
+    assert tab.locator('#users-table [data-key="stream"]').count() == 0
+
+
 def test_streams_silhouettes_and_the_reason_are_shown_for_each_seed(look, story):
     tab = look(story)
     for place, users in enumerate(story["populations"]):
         tab.locator("#users [data-seed]").select_option(str(place))
-        learnt = users["collaboration"]
+        learnt = learnt_first(users)
         assert tab.locator("#collaboration [data-seed]").input_value() == str(place)
         assert learnt["reason"] in tab.locator("#reason").inner_text()
-        assert tab.locator("#verdict").inner_text() == f"Take k = {learnt['suggested']}"
+        assert tab.locator("#verdict").inner_text() == f"By silhouette, k = {learnt['suggested']}"
         line = drawn(tab, "silhouette-chart")["silhouette"]
         assert line[1] == pytest.approx(learnt["silhouettes"])
         assert tab.locator("#silhouette-chart circle.ring").count() == 1
@@ -436,7 +466,7 @@ def test_a_persons_own_method_has_its_lines_and_panels(look, tmp_path):
     tab.keyboard.press("ArrowUp")
     assert "%" in tab.locator("#heat-details").inner_text()
     line = drawn(tab, "silhouette-chart")["silhouette"]
-    assert line[1] == pytest.approx(story["populations"][0]["collaboration"]["silhouettes"])
+    assert line[1] == pytest.approx(learnt_first(story["populations"][0])["silhouettes"])
     assert tab.locator("#graph circle.who").count() == 3
 
 

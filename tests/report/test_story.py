@@ -13,10 +13,11 @@ import ucfl
 from conftest import make_users
 from report.synthetic import write_runs
 from runs.test_runs import ucfl_command, write_users
+from stories import learnt_first
 from ucfl.errors import UcflError
 from ucfl.plain import plain
 from ucfl.report import compose, gather, page, tell
-from ucfl.report.answer import method_curve, method_of
+from ucfl.report.answer import answer, method_curve, method_of
 from ucfl.runs import curve, find_runs
 from ucfl.runs.folder import HISTORY
 from ucfl.runs.schema import json_digest
@@ -107,8 +108,9 @@ def test_every_seed_has_its_users_their_data_and_their_streams(story, runs):
         stored = next(r for r in runs["user-centric:streams=2"] if r.seed == users["seed"])
         assert np.sum(users["label_counts"], axis=1).tolist() == [80] * 8
         assert users["groups"] == [0, 0, 0, 0, 1, 1, 1, 1]
-        learnt = users["collaboration"]
+        learnt = learnt_first(users)
         assert learnt["of"] == "user-centric:streams=2"  # shows a plan in use, so it comes first
+        assert set(users["collaborations"]) == {"user-centric", "user-centric:streams=2"}
         assert learnt["labels"] == stored.checkpoint.state["labels"].tolist()
         weights = stored.checkpoint.state["weights"].numpy()
         assert np.array(learnt["weights"]) * story["weight_step"] == pytest.approx(
@@ -165,6 +167,46 @@ def test_three_seeds_are_compared_by_their_means(tmp_path):
     pair = told(*folders)["compared"]["fedavg"]
     assert (pair["over"], pair["count"]) == ("seeds", 3)
     assert pair["shown"]
+
+
+def test_users_of_a_folder_are_the_same_with_every_seed_and_tested_on_other_examples(tmp_path):
+    write_users(tmp_path / "hospitals")
+    folder = ucfl.Scenario(dataset=str(tmp_path / "hospitals"), model="mlp", batch=8, rounds=1)
+    for seed in (0, 1):
+        ucfl.run(folder, "local", seed=seed, out=tmp_path / f"{seed}")
+    assert told(tmp_path / "0", tmp_path / "1")["redrawn"] == "examples"
+    assert told(tmp_path / "0")["redrawn"] == ""
+    same = [quick(tmp_path / f"given{seed}", seed=seed) for seed in (0, 1)]
+    assert told(*same)["redrawn"] == ""
+    drawn = ucfl.Scenario(users=4, points=80, model="logistic", batch=8, rounds=1)
+    for seed in (0, 1):
+        ucfl.run(drawn, "local", seed=seed, out=tmp_path / f"drawn{seed}")
+    assert told(tmp_path / "drawn0", tmp_path / "drawn1")["redrawn"] == "users"
+
+
+def test_parts_are_told_seed_by_seed_where_seeds_differ(tmp_path):
+    for seed in (0, 1):
+        quick(tmp_path / f"{seed}", "layered-user-centric:groups=told:body=groups", seed=seed)
+    first, second = (run.record for each in find_runs(tmp_path).values() for run in each)
+    (note,) = [n for n in compose([first, second])["notes"] if "by parts" in n]
+    assert "seed" not in note
+    found = replace(second.collaboration, parts=())
+    (note,) = [
+        n
+        for n in compose([first, replace(second, collaboration=found)])["notes"]
+        if "by parts" in n
+    ]
+    assert note.endswith(" in 2 streams (seed 0), as a whole (seed 1).")
+
+
+def test_seeds_that_agree_have_a_deviation_of_zero_and_one_seed_has_none(tmp_path):
+    users = make_users([20, 8, 13], held=5)
+    for seed in (0, 1):
+        quick(tmp_path / f"{seed}", "local", users=users, seed=seed)
+    story = told(tmp_path)
+    story["methods"][0]["final"]["deviation"] = 0.0
+    assert "90.0\u00a0±\u00a00.0% mean accuracy" in answer(story)[0]
+    assert "±" not in told(tmp_path / "0")["answer"][0]
 
 
 def test_a_worst_user_of_few_test_examples_is_marked(tmp_path):
@@ -294,7 +336,7 @@ def test_large_comparisons_are_small_pages(tmp_path):
 def test_a_huge_w_is_left_out(tmp_path, monkeypatch):
     folder = quick(tmp_path / "a", "user-centric:streams=2:variance_batch=2")
     monkeypatch.setattr("ucfl.report.story.MOST_WEIGHTS", 8)
-    assert told(folder)["populations"][0]["collaboration"]["weights"] is None
+    assert learnt_first(told(folder)["populations"][0])["weights"] is None
 
 
 PROGRAM = """

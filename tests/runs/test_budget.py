@@ -5,14 +5,15 @@ import pytest
 
 from ucfl.errors import UcflError
 from ucfl.measure import ACCURACY
-from ucfl.runs.budget import Spending, best_within, fronts_to_json, pareto_front
+from ucfl.runs.budget import Spending, best_within, fronts_to_json, pareto_front, rivals
 
 
 def spent(label, time, test, validation=None, joules=None):
     time, test = np.array(time, dtype=float), np.array(test, dtype=float)
-    seen = test if validation is None else np.array(validation, dtype=float)
+    seen = np.atleast_2d(test).mean(0) if validation is None else np.array(validation, dtype=float)
     energy = np.full(len(time), np.nan) if joules is None else np.array(joules, dtype=float)
-    return Spending(label, 1, 1, (), time, energy, test, seen)
+    tests = np.atleast_2d(test)
+    return Spending(label, 1, 1, (), time, energy, seen, tuple(range(len(tests))), tests)
 
 
 #: Local training is quick and ends at 30; the shared model is slow and ends at 50.
@@ -56,3 +57,34 @@ def test_without_powers_there_is_no_front_of_energy():
     assert told["methods"]["local"]["joules"] == [None] * 4
     with_power = {"local": spent("local", [0, 1], [0, 9], joules=[0, 7])}
     assert pareto_front(with_power, ACCURACY, "joules")[0].cost == 7
+
+
+def test_a_best_point_has_its_deviation_and_the_others_are_tested_against_it():
+    """Three seeds: one method is clearly behind, one only by chance, one is over the budget."""
+    found = {
+        "first": spent("first", [0, 1, 9], [[0, 60, 90], [0, 62, 90], [0, 64, 90]]),
+        "near": spent("near", [0, 1, 2], [[0, 50, 66], [0, 50, 59], [0, 50, 60]]),
+        "far": spent("far", [0, 2], [[0, 40], [0, 42.5], [0, 43.5]]),
+        "late": spent("late", [0, 8], [[0, 99], [0, 99], [0, 99]]),
+        "oracle": spent("oracle", [0, 1], [[0, 99], [0, 99], [0, 99]]),
+    }
+    best = best_within(pareto_front(found, ACCURACY), 3, "3s")
+    assert (best.label, best.round, best.test, best.seeds) == ("first", 1, 62, 3)
+    assert best.deviation == pytest.approx(2)
+    assert best.text(ACCURACY) == "62.0 ± 2.0"
+    others = rivals(found, ACCURACY, "time", 3, best)
+    assert [(rival.point.label, rival.point.round) for rival in others] == [("near", 2), ("far", 1)]
+    near, far = others
+    assert not near.shown
+    # By hand: differences of -6, 3 and 4 have t = 0.33 / (5.51 / √3), p = 0.93.
+    assert near.p == pytest.approx(0.926, abs=1e-3)
+    assert far.shown
+
+
+def test_fewer_than_three_seeds_are_not_tested():
+    found = {"a": spent("a", [0, 1], [[0, 60], [0, 62]]), "b": spent("b", [0, 1], [[0, 6], [0, 7]])}
+    best = best_within(pareto_front(found, ACCURACY), 3, "3s")
+    (rival,) = rivals(found, ACCURACY, "time", 3, best)
+    assert (rival.p, rival.shown) == (None, False)
+    one = {"a": spent("a", [0, 1], [0, 60])}
+    assert pareto_front(one, ACCURACY)[0].text(ACCURACY) == "60.0"

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 import ucfl
 from conftest import make_users
 from runs.test_runs import QUICK, write_users
+from stories import learnt_first
 from ucfl import report
 from ucfl.algorithms import Collaboration
 from ucfl.algorithms.fedavg import FedAvg
@@ -97,7 +98,7 @@ def reports_on(folder, label, labels):
     story = report.tell(report.gather([folder]))
     assert report.page(story) == (folder / "report.html").read_text()
     assert {method["label"] for method in story["methods"]} == labels
-    panel = story["populations"][0]["collaboration"]
+    panel = learnt_first(story["populations"][0])
     assert panel["of"] == label
     assert len(panel["weights"]) == 6
     assert panel["silhouettes"]
@@ -132,7 +133,7 @@ def test_a_class_of_a_notebook_is_reported_though_it_cannot_be_imported(tmp_path
     assert again.collaboration.weights[0].tolist() == [0.5, 0.5, 0]
     told = report.tell(report.gather([tmp_path]))
     assert {method["label"] for method in told["methods"]} == {"InANotebook", "fedavg"}
-    assert told["populations"][0]["collaboration"]["of"] == "InANotebook"
+    assert learnt_first(told["populations"][0])["of"] == "InANotebook"
     assert Question.from_runs(tmp_path).weights.shape == (3, 3)
     with pytest.raises(UcflError, match="could not be loaded"):
         again.load_algorithm()

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from runs.test_runs import ucfl_command, write_users
+from stories import learnt_first
 from ucfl import distributed
 from ucfl.algorithms import REGISTRY, find
 from ucfl.collaboration import Mixing
@@ -93,7 +94,7 @@ def test_two_processes_give_the_results_of_one(settings, names, data, tmp_path):
         if shared.audience is not None:  # whichever users the first process has
             assert shared.audience.labels.tolist() == alone.audience.labels.tolist()
             assert shared.collaboration.labels.tolist() == alone.collaboration.labels.tolist()
-    assert tell(gather([tmp_path / "two"]))["populations"][0]["collaboration"]
+    assert learnt_first(tell(gather([tmp_path / "two"]))["populations"][0])
 
 
 def test_a_run_is_whole_for_every_process_when_it_is_done(data, tmp_path):

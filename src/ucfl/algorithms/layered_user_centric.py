@@ -25,7 +25,7 @@ from ucfl.algorithms.sampled import (
     untrained,
 )
 from ucfl.collaboration import Collaboration, MixedPart, Mixing, MixingByPart
-from ucfl.collaboration.groups import Groups, find_groups
+from ucfl.collaboration.groups import LEVEL, Groups, find_groups
 from ucfl.collaboration.priors import concentration, log_priors, shifts
 from ucfl.collaboration.prototypes import ClassMeans, input_groups, nearest_groups
 from ucfl.errors import UcflError
@@ -259,7 +259,8 @@ class LayeredUserCentric(Algorithm):
         groups, bodies = (
             len(distributed.gathered(tensor(state, name)).unique()) for name in ("groups", "inputs")
         )
-        how = "" if self.groups == "told" else f" (p = {float(state['p_value']):.2g})"
+        p = float(state["p_value"])
+        how = "" if self.groups == "told" else f" (p = {p:.2g}; users are split below {LEVEL:g})"
         said = (
             f"Users share {groups} heads by what their labels mean{how}, and {bodies} "
             f"{'bodies' if bodies > 1 else 'body'} by their inputs."

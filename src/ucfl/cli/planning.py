@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,7 +12,16 @@ from ucfl import display, runs, units, wireless
 from ucfl.cli.common import Device, Json, Model, Set, app, print_json, scenario_from, target_from
 from ucfl.errors import UcflError
 from ucfl.measure import ACCURACY, Measure
-from ucfl.runs.budget import Cost, Point, Spending, best_within, fronts_to_json, pareto_front
+from ucfl.runs.budget import (
+    Cost,
+    Point,
+    Rival,
+    Spending,
+    best_within,
+    fronts_to_json,
+    pareto_front,
+    rivals,
+)
 from ucfl.runs.folder import holds_runs
 from ucfl.runs.planning import DEFAULT_TRADEOFF, plan_to_json
 from ucfl.users.folders import user_files
@@ -126,24 +135,31 @@ def _answer(
     times = question.times(system, target)
     found, measure = question.spendings(system) if question.runs else ({}, ACCURACY)
     fronts = fronts_to_json(found, measure) if found else {}
-    best = None if within is None else _best(found, measure, within, unit)
+    best, others = (None, []) if within is None else _best(found, measure, within, unit)
     if as_json:
-        chosen = {} if best is None else {"within": within, "best": asdict(best)}
-        planned = {"unit": unit} if plan is None else plan_to_json(plan)
+        chosen: dict[str, Any] = {}
+        if best is not None:
+            offers = [{**asdict(rival.point), "p": rival.p} for rival in others]
+            chosen = {"within": within, "best": asdict(best), "others": offers}
+        planned = {"unit": unit}
+        if plan is not None:
+            planned = plan_to_json(plan) | {"of": question.source}
         print_json({"system": system, **planned, "times": times, **fronts, **chosen})
         return
     if plan is not None:
-        display.show_plan(plan, system)
+        display.show_plan(plan, system, question.source)
     if times:
         display.show_times(times, unit)
     if found:
         display.show_fronts(found, measure, unit)
     if best is not None:
-        display.show_best(found[best.label], best, measure, within or "")
+        display.show_best(found[best.label], best, others, measure, within or "")
 
 
-def _best(found: dict[str, Spending], measure: Measure, within: str, unit: str) -> Point:
-    """The best stored method for a time or an energy."""
+def _best(
+    found: dict[str, Spending], measure: Measure, within: str, unit: str
+) -> tuple[Point, list[Rival]]:
+    """The best stored method for a time or an energy, and what the others have for it."""
     energy = any(within.strip().endswith(sign) for sign in units.ENERGY)
     limit = (
         units.read(units.JOULES, within, "--within") if energy else _time(within, unit, "--within")
@@ -152,7 +168,8 @@ def _best(found: dict[str, Spending], measure: Measure, within: str, unit: str) 
     front = pareto_front(found, measure, kind)
     if energy and not front:
         raise UcflError("the paper's systems know no power; give a cell, such as urban-micro.")
-    return best_within(front, limit, within)
+    best = best_within(front, limit, within)
+    return best, rivals(found, measure, kind, limit, best)
 
 
 def _time(text: str, unit: str, option: str) -> float:

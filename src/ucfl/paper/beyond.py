@@ -98,7 +98,7 @@ def first_on_air(form: Form, measured: Measured, system: str) -> Claim:
             return missing(text)
         fastest = min(times, key=lambda name: times[name])
         first = first and own <= LATER * times[fastest]
-        beside = f"{fastest} {times[fastest]:.0f}, the first of {len(times)}"
+        beside = f"the soonest of {len(times)} others: {fastest} {times[fastest]:.0f}"
         if oracle is not None:
             beside += f"; oracle {oracle:.0f}"
         figures.append(f"{scenario}: {own:.0f} ({beside})")

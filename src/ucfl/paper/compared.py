@@ -12,7 +12,7 @@ from ucfl.paper.cells import Store, csv_text
 from ucfl.paper.items import ITEMS, Form
 from ucfl.paper.printed import Printed
 from ucfl.paper.reproduce import Measured, survey
-from ucfl.paper.tables import Shown, Spread, Table, or_dash
+from ucfl.paper.tables import Shown, Spread, Table, or_dash, plus_minus
 from ucfl.paper.yardsticks import YARDSTICKS, Yardstick
 from ucfl.runs import Record
 from ucfl.runs.record import Floats
@@ -112,7 +112,7 @@ def table(name: str, form: Form, measured: Measured) -> Table:
     body = []
     for row in rows:
         printed, own = places.get(row.method, ("", ""))
-        print_ = "–" if row.printed is None else str(Spread(row.printed.mean, row.printed.std or 0))
+        print_ = "–" if row.printed is None else plus_minus(row.printed.mean, row.printed.std)
         rate = "–" if row.rate is None else f"{row.rate:g}"
         values = [or_dash(row.measured), or_dash(row.highest), print_, str(own), str(printed)]
         body.append([row.method, str(row.rounds), str(row.seeds), rate, *values])

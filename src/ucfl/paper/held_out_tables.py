@@ -29,7 +29,10 @@ from ucfl.runs import Record
 
 NEVER = "no"
 #: What a table of accuracies is over.
-SHARED = "Each federation over the seeds that all methods with cells there have."
+SHARED = (
+    "Mean ± deviation over seeds: in each federation, those that all the methods shown have. A "
+    "field is empty where a method cannot be run: the oracle needs groups to be told."
+)
 
 
 def federations(form: Form) -> Table:

@@ -14,8 +14,8 @@ from ucfl.paper.items import ITEMS, Form
 from ucfl.paper.reproduce import Measured, survey
 from ucfl.paper.standings import paired
 from ucfl.paper.tables import Shown, Spread, Table, diverged, or_dash, spread, without_cells
-from ucfl.report.paired import ERROR_RATE, SEEDS_FOR_A_TEST, t_test
 from ucfl.runs import Record
+from ucfl.runs.paired import ERROR_RATE, SEEDS_FOR_A_TEST, t_test
 
 COLUMNS = (
     "federation", "algorithm", "seed", "tested_model", "rounds", "mean_best", "worst_best",

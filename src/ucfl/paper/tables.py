@@ -51,18 +51,19 @@ class Shown:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample deviation over seeds, in percent; one seed has no deviation."""
+    """Mean and sample deviation over seeds, in percent; one seed has no deviation (0 here)."""
 
     mean: float
     std: float
+    seeds: int
 
     @classmethod
     def over(cls, values: Sequence[float]) -> Spread:
         """Of one value per seed."""
-        return cls(float(np.mean(values)), float(deviation(values)))
+        return cls(float(np.mean(values)), float(deviation(values)), len(values))
 
     def __str__(self) -> str:
-        return _plus_minus(self.mean, self.std)
+        return plus_minus(self.mean, self.std if self.seeds > 1 else None)
 
 
 @dataclass(frozen=True)
@@ -259,8 +260,9 @@ def or_dash(value: Spread | None) -> str:
 
 
 def _printed(value: Printed | None) -> str:
-    return "–" if value is None else _plus_minus(value.mean, value.std or 0.0)
+    return "–" if value is None else plus_minus(value.mean, value.std)
 
 
-def _plus_minus(mean: float, std: float) -> str:
-    return f"{mean:.1f} ± {std:.1f}" if std else f"{mean:.1f}"
+def plus_minus(mean: float, std: float | None) -> str:
+    """A mean and its deviation, where it has one."""
+    return f"{mean:.1f}" if std is None else f"{mean:.1f} ± {std:.1f}"

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ucfl.measure import Measure
-from ucfl.report.paired import ERROR_RATE
 from ucfl.runs import Curve
+from ucfl.runs.paired import ERROR_RATE
 from ucfl.wireless import SYSTEMS, Traffic, WirelessSystem
 from ucfl.words import counted
 
@@ -63,11 +63,11 @@ def answer(story: Story) -> list[str]:
     """
     best, measure = method_of(story, story["chosen"]), measure_of(story)
     rivals = [m for m in story["methods"] if m is not best and not _is_told(m)]
-    same = [m for m in rivals if not story["compared"][m["label"]]["shown"]]
+    same = [m for m in rivals if m["label"] in story["tied"]]
     told = _undecided(story, best, same) if same else _headline(story, best, rivals)
     told[1:1] = [story["unequal"]] if story["unequal"] else []
     others = [
-        f"{method['label']} reaches {_text(method['final'], measure)} and "
+        f"{method['label']} reaches {_text(method, measure)} and "
         f"{_worst(method, measure)} for its worst user"
         for method in rivals
         if method["label"] in SHARED_OR_ALONE and method not in same
@@ -77,8 +77,7 @@ def answer(story: Story) -> list[str]:
     if rivals:
         told += _costs(story, best)
     told += [
-        f"{method['label']}, which is told the true groups, reaches "
-        f"{_text(method['final'], measure)}."
+        f"{method['label']}, which is told the true groups, reaches {_text(method, measure)}."
         for method in story["methods"]
         if _is_told(method)
     ]
@@ -90,7 +89,7 @@ def _headline(story: Story, best: dict[str, Any], rivals: list[dict[str, Any]]) 
     measure = measure_of(story)
     told = [
         f"{best['label']} {'serves' if rivals else 'gives'} the {story['users']} users"
-        f"{' best:' if rivals else ''} {_text(best['final'], measure)} mean {measure.words} and "
+        f"{' best:' if rivals else ''} {_text(best, measure)} mean {measure.words} and "
         f"{_worst(best, measure)} for the worst one{_few(best)}, with {_streams(best)} "
         f"({counted(best['rounds'], 'round')}, {_seeds(best)})."
     ]
@@ -106,7 +105,7 @@ def _headline(story: Story, best: dict[str, Any], rivals: list[dict[str, Any]]) 
 def _undecided(story: Story, best: dict[str, Any], same: list[dict[str, Any]]) -> list[str]:
     """Methods that no test tells from the one with the highest mean, and the cheapest of them."""
     measure, tied = measure_of(story), [best, *same]
-    named = [f"{method['label']} ({_text(method['final'], measure)})" for method in tied]
+    named = [f"{method['label']} ({_text(method, measure)})" for method in tied]
     if len(named) > MOST_NAMED:
         named = [*named[: MOST_NAMED - 1], f"{len(named) - MOST_NAMED + 1} others"]
     pairs = [story["compared"][method["label"]] for method in same]
@@ -139,6 +138,17 @@ def _costs(story: Story, best: dict[str, Any]) -> list[str]:
         return []
     goal = f"{target['of']}'s final {measure_of(story).words}"
     return [f"{best['label']} has {goal} after {', '.join(words)}."]
+
+
+def tied(story: Story) -> list[str]:
+    """The methods that no test tells from the chosen one, but for those told the groups."""
+    return [
+        method["label"]
+        for method in story["methods"]
+        if method["label"] != story["chosen"]
+        and not _is_told(method)
+        and not story["compared"][method["label"]]["shown"]
+    ]
 
 
 def race(story: Story) -> dict[str, dict[str, float]]:
@@ -199,8 +209,9 @@ def _few(method: dict[str, Any]) -> str:
     return f" (of only {count} test example{'s' * (most > 1)})"
 
 
-def _text(summary: dict[str, float], measure: Measure) -> str:
-    found = measure.text(summary["mean"], summary["deviation"])
+def _text(method: dict[str, Any], measure: Measure) -> str:
+    final, several = method["final"], len(method["seeds"]) > 1
+    found = measure.text(final["mean"], final["deviation"] if several else None)
     return found.replace(" ", "\u00a0") + measure.sign
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ucfl.collaboration import Diagnosis, fixed_streams
 from ucfl.collaboration.streams import NEARLY, fewest
 from ucfl.runs import Record
+from ucfl.runs.planning import precedence
 
 Floats = NDArray[np.float64]
 
@@ -62,13 +63,18 @@ def collaboration(record: Record) -> Panel | None:
     )
 
 
-def by_seed(found: Iterable[tuple[int, Panel | None]]) -> dict[int, Panel]:
-    """One for each seed: the first with fewer streams than users, since it shows a plan in use."""
-    every = [(seed, one) for seed, one in found if one is not None]
-    first: dict[int, Panel] = {}
-    for seed, one in sorted(every, key=lambda pair: (pair[0], not pair[1].own)):
-        first.setdefault(seed, one)
-    return first
+def panels(records: Iterable[Record]) -> dict[int, list[Panel]]:
+    """By seed, those of the methods that measured W; first the one that ``ucfl plan`` plans for."""
+    learnt = [
+        (precedence(one.algorithm, measured), one)
+        for one in records
+        if (measured := one.collaboration) is not None
+    ]
+    found: dict[int, list[Panel]] = {}
+    for _, one in sorted(learnt, key=lambda pair: pair[0]):
+        if (panel := collaboration(one)) is not None:
+            found.setdefault(one.seed, []).append(panel)
+    return found
 
 
 def _reason(silhouettes: Floats, suggested: int, described: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ucfl.errors import UcflError
 from ucfl.measure import Measure
 from ucfl.report import figures
-from ucfl.report.collaboration import Panel, by_seed, collaboration
+from ucfl.report.collaboration import Panel, panels
 from ucfl.runs import Curve, Run, curve
 from ucfl.runs.budget import Cost, pareto_front, spendings
 from ucfl.runs.timing import common_target
@@ -157,7 +157,8 @@ def _target(curves: dict[str, Curve], look: Look) -> float:
 
 
 def _measured(runs: Runs) -> dict[int, Panel]:
-    found = by_seed((run.seed, collaboration(run.record)) for each in runs.values() for run in each)
+    every = panels(run.record for each in runs.values() for run in each)
+    found = {seed: each[0] for seed, each in sorted(every.items())}
     if not found:
         raise UcflError(
             "none of these runs has measured W: add a run of user-centric, or write "

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from ucfl.federation import Links
 from ucfl.measure import Measure
-from ucfl.report import paired
 from ucfl.report.answer import (
     SHARED_OR_ALONE,
     TOLD_THE_GROUPS,
@@ -25,14 +24,16 @@ from ucfl.report.answer import (
     answer,
     lower_than_final,
     race,
+    tied,
 )
-from ucfl.report.collaboration import Panel, by_seed, collaboration
+from ucfl.report.collaboration import Panel, panels
 from ucfl.report.palette import GROUPS, styles
-from ucfl.runs import Record, Run, find_runs
+from ucfl.runs import Record, Run, find_runs, paired
 from ucfl.runs.arrivals import over_seeds
 from ucfl.runs.budget import Cost, pareto_front, spendings
 from ucfl.runs.folder import check_comparable, deviation
 from ucfl.runs.timing import unequal_rounds
+from ucfl.users.names import numbered_names
 from ucfl.wireless import SITES, SYSTEMS, Traffic, WirelessSystem, find
 from ucfl.wireless.explained import properties
 from ucfl.words import counted
@@ -94,6 +95,7 @@ def compose(records: Sequence[Record]) -> Story:
     told["unequal"] = unequal_rounds(rounds)
     told["race"] = race(told)
     told["compared"] = _compared(told["chosen"], by_label)
+    told["tied"] = tied(told)
     told["answer"] = answer(told)
     told["notes"] = _notes(told, by_label)
     return told
@@ -194,29 +196,49 @@ def _deadline(records: Sequence[Record], rounds: int) -> dict[str, Any] | None:
 
 
 def _populations(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Users of each seed (another seed draws other users): who they are, and how they fared."""
-    found, budget = [], MOST_WEIGHTS
-    learnt = by_seed((one.seed, collaboration(one)) for one in records)
+    """Users of each seed: who they are, how they fared, and who learnt from whom, by method."""
+    found, learnt = [], panels(records)
+    kept = _with_weights(learnt)
     for seed in sorted({one.seed for one in records}):
         here = [one for one in records if one.seed == seed]
-        budget -= learnt[seed].weights.size if seed in learnt else 0
         found.append(
             {
                 "seed": seed,
                 **asdict(here[0].population),
                 "final": {one.label: _rounded(one.final) for one in here},
-                "collaboration": _learnt(learnt[seed], budget >= 0) if seed in learnt else None,
+                "collaborations": {
+                    panel.of: _learnt(panel, (seed, panel.of) in kept)
+                    for panel in learnt.get(seed, ())
+                },
             }
         )
     return found
 
 
-def _redrawn(records: Sequence[Record]) -> bool:
-    """Whether another seed drew other users; people and given users are the same with every one."""
+def _with_weights(learnt: Mapping[int, Sequence[Panel]]) -> set[tuple[int, str]]:
+    """Whose W the story carries: the first methods' of all seeds before the others'."""
+    kept, budget = set(), MOST_WEIGHTS
+    places = [(i, seed, panel) for seed, each in learnt.items() for i, panel in enumerate(each)]
+    for _, seed, panel in sorted(places, key=lambda place: place[:2]):
+        budget -= panel.weights.size
+        if budget >= 0:
+            kept.add((seed, panel.of))
+    return kept
+
+
+def _redrawn(records: Sequence[Record]) -> str:
+    """What another seed drew: other ``users``, other ``examples`` of the same ones, or nothing.
+
+    Users with names of their own (people, files of a folder) are the same with every seed.
+    """
     kept = {one.origin.data for one in records}
-    if len({one.seed for one in records}) < 2:
-        return False
-    return len(kept) > 1 if None not in kept else records[0].scenario.split != "natural"
+    if len({one.seed for one in records}) < 2 or (None not in kept and len(kept) == 1):
+        return ""
+    if None in kept and records[0].scenario.split == "natural":
+        return ""  # cells keep no names
+    named = {tuple(one.population.names) for one in records}
+    numbered = tuple(numbered_names(records[0].users))
+    return "examples" if len(named) == 1 and numbered not in named else "users"
 
 
 def _learnt(found: Panel, with_weights: bool) -> dict[str, Any]:
@@ -292,9 +314,7 @@ def _notes(story: Story, records: dict[str, list[Record]]) -> list[str]:
                 f"{label} is not finished: {short[0].rounds} of "
                 f"{counted(short[0].scenario.rounds, 'round')} (seed {short[0].seed})."
             )
-        learnt = found[0].collaboration
-        if parts := "; ".join(map(str, learnt.parts if learnt else ())):
-            notes.append(f"{label} mixes the model by parts: {parts}.")
+        notes += _parts(label, found)
         if late := [one.late.sum(1).mean() for one in found if one.late is not None]:
             notes.append(
                 f"{label} has {np.mean(late):.1f} users in a round, on average, that miss the "
@@ -315,6 +335,19 @@ def _notes(story: Story, records: dict[str, list[Record]]) -> list[str]:
             "How many examples of which label each user has was not kept, so that is not shown."
         )
     return notes
+
+
+def _parts(label: str, records: Sequence[Record]) -> list[str]:
+    """How a method mixes the model by parts; with every seed, where seeds differ."""
+    learnt = {one.seed: one.collaboration for one in records}
+    said = {
+        seed: "; ".join(map(str, found.parts if found else ())) for seed, found in learnt.items()
+    }
+    if len(set(said.values())) > 1:
+        each = ", ".join(f"{words or 'as a whole'} (seed {seed})" for seed, words in said.items())
+        return [f"{label} mixes the model by parts: {each}."]
+    words = next(iter(said.values()))
+    return [f"{label} mixes the model by parts: {words}."] if words else []
 
 
 def _summary(means: Floats, worsts: Floats) -> dict[str, float]:

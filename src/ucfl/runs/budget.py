@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from ucfl.errors import UcflError
 from ucfl.measure import Measure
+from ucfl.runs.folder import deviation
+from ucfl.runs.paired import ERROR_RATE, SEEDS_FOR_A_TEST, t_test
 from ucfl.runs.record import Record
 from ucfl.runs.timing import curve, network, participants
 from ucfl.wireless import Network, System
@@ -26,9 +28,10 @@ Cost = Literal["time", "joules"]
 class Spending:
     """One method, means over its seeds: what each round has cost by its end, and what it gave.
 
-    All arrays are [T + 1], round 0 being the untrained model. ``joules`` is NaN where a network
-    knows no power. ``validation`` is what rounds and methods are chosen by, ``test`` what is
-    reported. ``parts`` says which parts of the model have how many streams.
+    All arrays are [T + 1], round 0 being the untrained model, and ``tests`` [seeds, T + 1].
+    ``joules`` is NaN where a network knows no power. ``validation`` is what rounds and methods are
+    chosen by, ``test`` what is reported. ``parts`` says which parts of the model have how many
+    streams.
     """
 
     label: str
@@ -37,8 +40,15 @@ class Spending:
     parts: tuple[str, ...]
     time: Floats
     joules: Floats
-    test: Floats
     validation: Floats
+    seeds: tuple[int, ...]
+    tests: Floats
+
+    @property
+    def test(self) -> Floats:
+        """What is reported: the mean over seeds."""
+        mean: Floats = self.tests.mean(0)
+        return mean
 
     def cost(self, kind: Cost) -> Floats:
         """What was spent, of one kind."""
@@ -54,13 +64,38 @@ class Spending:
 
 @dataclass(frozen=True)
 class Point:
-    """A method after a round: what it has cost, its validation and its test value."""
+    """A method after a round: what it has cost, its validation and its test value.
+
+    ``deviation`` is that of the test value over ``seeds``; one seed has none (0 here).
+    """
 
     label: str
     round: int
     cost: float
     validation: float
     test: float
+    deviation: float
+    seeds: int
+
+    def text(self, measure: Measure) -> str:
+        """The test value as it is shown."""
+        return measure.text(self.test, self.deviation if self.seeds > 1 else None)
+
+
+@dataclass(frozen=True)
+class Rival:
+    """Another method's best point for the same budget, and whether chance tells them apart.
+
+    ``p`` is that of a paired t-test over the seeds that both have; None where they are too few.
+    """
+
+    point: Point
+    p: float | None
+
+    @property
+    def shown(self) -> bool:
+        """Whether the two are told apart at the error rate."""
+        return self.p is not None and self.p < ERROR_RATE
 
 
 def spendings(
@@ -87,8 +122,9 @@ def _spending(label: str, records: Sequence[Record], system: str | System | Netw
         _parts(records[0]),
         timed.times,
         np.mean(joules, axis=0),
-        timed.mean,
         np.mean([one.validation[:length] for one in records], axis=0),
+        tuple(one.seed for one in records),
+        np.array([one.mean[:length] for one in records]),
     )
 
 
@@ -119,7 +155,7 @@ def pareto_front(
     groups, which nobody knows in practice.
     """
     points = [
-        Point(label, t, float(cost), float(each.validation[t]), float(each.test[t]))
+        _point(each, t, float(cost))
         for label, each in found.items()
         if not is_told(label)
         for t, cost in enumerate(each.cost(kind))
@@ -131,6 +167,48 @@ def pareto_front(
         if not front or measure.goodness(point.validation) > measure.goodness(front[-1].validation):
             front.append(point)
     return front
+
+
+def _point(found: Spending, t: int, cost: float) -> Point:
+    tests = found.tests[:, t]
+    return Point(
+        found.label,
+        t,
+        cost,
+        float(found.validation[t]),
+        float(tests.mean()),
+        float(deviation(tests)),
+        len(tests),
+    )
+
+
+def rivals(
+    found: Mapping[str, Spending], measure: Measure, kind: Cost, limit: float, best: Point
+) -> list[Rival]:
+    """What every other method has to offer within a budget, the best by validation first.
+
+    The difference to the best point is tested seed by seed.
+    """
+    others = [
+        front[-1]
+        for label, each in found.items()
+        if label != best.label
+        and (front := [p for p in pareto_front({label: each}, measure, kind) if p.cost <= limit])
+    ]
+    others.sort(key=lambda point: -measure.goodness(point.validation))
+    return [
+        Rival(other, _p(found[best.label], best, found[other.label], other)) for other in others
+    ]
+
+
+def _p(ours: Spending, mine: Point, theirs: Spending, other: Point) -> float | None:
+    places = dict(zip(theirs.seeds, theirs.tests[:, other.round], strict=True))
+    differences = [
+        value - places[seed]
+        for seed, value in zip(ours.seeds, ours.tests[:, mine.round], strict=True)
+        if seed in places
+    ]
+    return t_test(np.array(differences)) if len(differences) >= SEEDS_FOR_A_TEST else None
 
 
 def best_within(front: Sequence[Point], limit: float, what: str) -> Point:

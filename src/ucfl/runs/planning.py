@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucfl import algorithms, wireless
+from ucfl.algorithms import Facts
 from ucfl.arrays import read_npy, read_npz
-from ucfl.collaboration import stream_choices, tradeoff_function
+from ucfl.collaboration import Collaboration, stream_choices, tradeoff_function
 from ucfl.collaboration.streams import MOST_STREAMS, NEARLY, number_in
 from ucfl.errors import UcflError, unreadable
 from ucfl.imports import load
@@ -34,16 +35,23 @@ class Question:
     """Whose streams are to be planned: W, the model's size, and runs to take times from.
 
     ``weights`` is None where no run has W: times and budgets can be asked for, streams cannot.
+    ``of`` is the method that measured it, if a run has.
     """
 
     weights: NDArray[np.float64] | None
     model_bytes: float
     seed: int = 0
+    of: str = ""
     runs: dict[str, list[Run]] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        """Whose W it is; an empty text where no run has measured it."""
+        return f"{self.of}, seed {self.seed}" if self.of else ""
 
     @classmethod
     def from_runs(cls, folder: Path) -> Question:
-        """W of the first user-centric run in a folder, and all runs there for their times.
+        """W of the first run in a folder by :func:`precedence`, and all runs for their times.
 
         A method whose links were compressed is another choice than the same without.
         """
@@ -52,11 +60,16 @@ class Question:
             runs.setdefault(_label(run), []).append(run)
         check_comparable(runs, apart=("uplink", "downlink"))
         every = [run for each in runs.values() for run in each]
-        for run in sorted(every, key=lambda run: not run.algorithm.streams_can_be_chosen):
-            found = run.collaboration
-            if found is not None and found.weights is not None:
-                return cls(found.weights.double().numpy(), run.model_bytes, run.seed, runs)
-        return cls(None, every[0].model_bytes, every[0].seed, runs)
+        learnt = [
+            ((run.seed, *precedence(run.algorithm, found)), run, found.weights)
+            for run in every
+            if (found := run.collaboration) is not None and found.weights is not None
+        ]
+        if not learnt:
+            return cls(None, every[0].model_bytes, every[0].seed, runs=runs)
+        _, run, weights = min(learnt, key=lambda one: one[0])
+        label = run.algorithm.label
+        return cls(weights.double().numpy(), run.model_bytes, run.seed, label, runs)
 
     @classmethod
     def from_file(cls, file: Path, model_bytes: float | None) -> Question:
@@ -144,6 +157,16 @@ class Question:
             "algorithms": {label: rows[label] for label in order},
             "unequal": unequal_rounds(rounds),
         }
+
+
+def precedence(algorithm: Facts, found: Collaboration) -> tuple[bool, bool, str]:
+    """Of several methods that have measured W, the least is planned for, and shown first.
+
+    That is one whose streams can be chosen, and one that has fewer streams than users already.
+    """
+    labels = found.labels
+    planned = labels is not None and len(labels.unique()) < len(labels)
+    return not algorithm.streams_can_be_chosen, not planned, algorithm.label
 
 
 def worth_function(name: str, users: int) -> Worth:

@@ -52,10 +52,11 @@ def table(comparison: Comparison) -> str:
     except UcflError as error:
         return f"{said}, {first_line(error)}"
     measure = Measure(**found["metric"])
+    several = len(comparison.seeds) > 1
     rows = [["method", "mean final", "mean best", "worst final", "worst best"]]
     for label, row in found["algorithms"].items():
         cells = [
-            measure.text(row[who][when], row["std"][who][when])
+            measure.text(row[who][when], row["std"][who][when] if several else None)
             for who in ("mean", "worst")
             for when in ("final", "best")
         ]

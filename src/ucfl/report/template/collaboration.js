@@ -2,13 +2,24 @@
 
 const population = () => story.populations[state.population];
 const groupColour = (group) => both(story.groups[group % story.groups.length]);
+// What a method measured with the users of this seed: the chosen one, or the first that has W.
+const learners = (users) => Object.keys(users.collaborations);
+const learntBy = (users) =>
+  users.collaborations[state.learner] ?? Object.values(users.collaborations)[0] ?? null;
 const sizeOf = (users, i) =>
   users.label_counts ? users.label_counts[i].reduce((sum, count) => sum + count, 0) : null;
 
 function showCollaboration() {
   const users = population(),
-    learnt = users.collaboration;
+    learnt = learntBy(users),
+    picker = find("learner");
   find("collaboration-body").hidden = !learnt;
+  find("learner-pick").hidden = learners(users).length < 2;
+  picker.replaceChildren(
+    ...learners(users).map((label) =>
+      element("option", { value: label, selected: label === learnt.of }, label),
+    ),
+  );
   if (!learnt) {
     find("collaboration-hint").textContent =
       `No run of seed ${users.seed} has measured who learns usefully from whom (W). ` +
@@ -367,7 +378,9 @@ function showGraph(users, learnt, count) {
 }
 
 function showSilhouettes(users, learnt) {
-  const others = story.populations.filter((one) => one.collaboration && one !== users);
+  const others = story.populations
+    .filter((one) => one !== users && one.collaborations[learnt.of])
+    .map((one) => ({ seed: one.seed, collaboration: one.collaborations[learnt.of] }));
   const along = (scores) => scores.map((_, i) => i + 1);
   const series = [
     ...others.map((one) => ({
@@ -401,7 +414,7 @@ function showSilhouettes(users, learnt) {
     format: (value) => value.toFixed(3),
     marks: [{ x: k, y: learnt.silhouettes[k - 1], colour: "var(--accent)", label: `k = ${k}` }],
   });
-  find("verdict").textContent = `Take k = ${k}`;
+  find("verdict").textContent = `By silhouette, k = ${k}`;
   find("reason").textContent =
     learnt.reason + (others.length ? " Faint lines are the other seeds." : "");
 }

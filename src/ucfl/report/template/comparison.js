@@ -25,9 +25,19 @@ function showHead() {
     : pair.shown
       ? `${signed(gain(best.final.mean, base.final.mean))} against fedavg`
       : "no difference from fedavg shown";
+  find("tiles-of").replaceChildren(
+    ...(methods.length > 1
+      ? [
+          name(best.label),
+          story.tied.length ? ", whose mean is the highest of those that no test tells apart:" : ":",
+        ]
+      : []),
+  );
+  const several = best.seeds.length > 1,
+    within = (value, off) => (several ? `${digits(value)} ± ${inUnit(off)}` : inUnit(value));
   const tiles = [
-    tile(`mean ${measure.words}`, inUnit(best.final.mean), over),
-    tile("worst user", inUnit(best.final.worst), fewExamples(best)),
+    tile(`mean ${measure.words}`, within(best.final.mean, best.final.deviation), over),
+    tile("worst user", within(best.final.worst, best.final.worst_deviation), fewExamples(best)),
     tile(
       `broadcasts ${isSteady(best) ? "a" : "in the last"} round`,
       short(best.streams),
@@ -191,8 +201,9 @@ function table(host, heads, rows) {
 }
 
 function showRoundsTable() {
-  const pair = (value, off) =>
-    value === null ? "–" : off ? `${digits(value)} ± ${digits(off)}` : digits(value);
+  const pair = (value, off = null) =>
+    value === null ? "–" : off === null ? digits(value) : `${digits(value)} ± ${digits(off)}`;
+  const spread = (method, off) => (method.seeds.length > 1 ? off : null);
   const late = methods.some((method) => method.newcomers);
   table(
     find("rounds-table"),
@@ -211,12 +222,12 @@ function showRoundsTable() {
     methods.map((method) => [
       name(method.label),
       method.tested_model,
-      pair(method.final.mean, method.final.deviation),
-      pair(method.best.mean, method.best.deviation),
-      pair(method.final.worst, method.final.worst_deviation),
-      pair(method.best.worst, method.best.worst_deviation),
+      pair(method.final.mean, spread(method, method.final.deviation)),
+      pair(method.best.mean, spread(method, method.best.deviation)),
+      pair(method.final.worst, spread(method, method.final.worst_deviation)),
+      pair(method.best.worst, spread(method, method.best.worst_deviation)),
       ...(late
-        ? ["before", "after"].map((when) => pair(method.newcomers?.[when].mean ?? null, 0))
+        ? ["before", "after"].map((when) => pair(method.newcomers?.[when].mean ?? null))
         : []),
       short(method.streams),
       String(method.rounds),

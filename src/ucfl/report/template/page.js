@@ -90,6 +90,10 @@ function listen() {
       showUsers();
     });
   }
+  find("learner").addEventListener("change", () => {
+    state.learner = find("learner").value;
+    showCollaboration();
+  });
   find("focus").addEventListener("change", () => {
     state.focus = find("focus").value;
     showUsers();

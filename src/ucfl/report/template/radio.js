@@ -35,10 +35,7 @@ function showRadio() {
     xTitle: (spent) => `for ${short(spent)} ${unit}`,
     format: (value, one, i) => `${inUnit(value)}  (round ${i})`,
   });
-  table(
-    find("radio-front"),
-    [inTime ? "for a time" : "for an energy", "take", "after round", measure.words],
-    stretches(cell.fronts[state.spent]).map(([label, from, to]) => {
+  const rows = stretches(cell.fronts[state.spent]).map(([label, from, to]) => {
       const method = byLabel(label),
         spent = cell.methods[label][state.spent];
       return [
@@ -49,7 +46,12 @@ function showRadio() {
           ? inUnit(method.mean[from])
           : `${inUnit(method.mean[from])} to ${inUnit(method.mean[to])}`,
       ];
-    }),
+    });
+  table(
+    find("radio-front"),
+    [inTime ? "for a time" : "for an energy", "take", "after round", measure.words],
+    // Of two that cost the same as people read it, the better one.
+    rows.filter(([spent], i) => spent !== rows[i + 1]?.[0]),
   );
 }
 

@@ -46,6 +46,7 @@ const state = {
   whole: false,
   population: 0,
   focus: story.personal,
+  learner: null,
   sort: null,
   cell: null,
 };

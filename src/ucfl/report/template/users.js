@@ -4,6 +4,7 @@ function showUsers() {
   const users = population(),
     here = methods.filter((method) => users.final[method.label]);
   const focus = users.final[state.focus] ? state.focus : here[0].label;
+  const learnt = users.collaborations[focus] ?? null;
   const against = ["fedavg", "local"].filter((label) => users.final[label] && label !== focus);
   const minus = (a, b) => (a === null || b === null ? null : gain(a, b));
   const rows = users.names.map((text, i) => {
@@ -48,13 +49,13 @@ function showUsers() {
           },
         ]
       : []),
-    ...(users.collaboration
+    ...(learnt?.own
       ? [
           {
             key: "stream",
-            head: "stream",
-            value: (row) => users.collaboration.labels[row.i],
-            cell: (row) => element("td", {}, String(users.collaboration.labels[row.i])),
+            head: `stream of ${focus}`,
+            value: (row) => learnt.labels[row.i],
+            cell: (row) => element("td", {}, String(learnt.labels[row.i])),
           },
         ]
       : []),
@@ -148,9 +149,13 @@ function showUsers() {
     (label, n) =>
       `${rows.filter((row) => row.gains[n] < 0).length} of ${users.names.length} would be better off with ${label}`,
   );
+  const redrawn = {
+    users: " (another seed draws other users)",
+    examples: " (another seed tests the same users on other examples of theirs)",
+  };
   const fewest = users.test_sizes ? Math.min(...users.test_sizes.filter((size) => size > 0)) : 0;
   find("users-hint").textContent =
-    `Final test ${measure.words}${measure.unit}, seed ${users.seed}${story.redrawn ? " (another seed draws other users)" : ""}. ` +
+    `Final test ${measure.words}${measure.unit}, seed ${users.seed}${redrawn[story.redrawn] ?? ""}. ` +
     (fewest && fewest < 100 && measure.name === "accuracy" && users.labelled
       ? `With as few as ${plural(fewest, "test example")} a user, one example is worth up to ${short(100 / fewest)} points. `
       : "") +

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ucfl.report.paired import ERROR_RATE, sign_flip_test, t_test
+from ucfl.runs.paired import ERROR_RATE, sign_flip_test, t_test
 
 
 def binomial_differences(rng, users, examples, gain=0.0):

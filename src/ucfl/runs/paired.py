@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucfl.measure import Measure
-from ucfl.runs import Record
+from ucfl.runs.record import Record
 
 Floats = NDArray[np.float64]
 
