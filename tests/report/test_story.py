@@ -251,7 +251,7 @@ def test_older_run_folders_are_reported_without_histograms(tmp_path):
 
 def test_runs_that_cannot_be_compared_are_refused(tmp_path):
     first = quick(tmp_path / "a")
-    with pytest.raises(UcflError, match="comes twice with one seed"):
+    with pytest.raises(UcflError, match="is given twice; give the folders"):
         gather([first, first])
     other, users = tmp_path / "b", make_users([20, 8, 13], groups=[0, 0, 1])
     ucfl.run(QUICK.change({"lr": 0.1}), "local", users=users, out=other)

@@ -1,6 +1,7 @@
 """Comparisons of a person's own users, models and methods beside ours."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -14,7 +15,8 @@ from runs.test_runs import ucfl_command, write_users
 from ucfl.algorithms import REGISTRY
 from ucfl.algorithms.fedprox import FedProx
 from ucfl.errors import UcflError
-from ucfl.runs import Run
+from ucfl.report import gather
+from ucfl.runs import Question, Run
 
 SCENARIO = ucfl.Scenario(name="mine", lr=0.05, batch=8, rounds=2)
 pytestmark = pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")  # alike users
@@ -186,3 +188,69 @@ def test_a_comparison_says_what_it_is(tmp_path):
     for run in found.runs["local"]:
         vars(run).pop("history", None)
     assert "history.parquet cannot be read" in repr(found)
+
+
+def compare(out, scenario=SCENARIO, algorithms=("fedavg",), **options):
+    """The notes of a comparison on three users, and its runs' folders."""
+    said = []
+    given = {"users": make_users([20, 8, 13]), "model": "logistic", **options}
+    found = ucfl.compare(scenario, algorithms, out=out, on_note=said.append, **given)
+    return said, [run.folder for runs in found.runs.values() for run in runs]
+
+
+def test_a_longer_comparison_in_the_same_folder_is_remarked_on_before_it_is_trained(tmp_path):
+    """The tutorial's three rounds, then thirty: nothing is lost, but no report takes both."""
+    quiet, (short,) = compare(tmp_path, rounds=1)
+    assert not [note for note in quiet if "--out" in note]
+    said, (long,) = compare(tmp_path, rounds=2)
+    assert said[0] == (
+        f"{short} and {long} are both fedavg with seed 0, of 1 and 2 rounds: every run is kept, "
+        "but report and figure refuse a folder of both; --out with another folder keeps new runs "
+        "apart."
+    )
+    reason = (
+        f"{short} and {long} are both fedavg with seed 0, of 1 and 2 rounds; give the folders of "
+        r"runs that belong together, or move the others elsewhere \(--out with another"
+    )
+    for refused in (lambda: gather([tmp_path]), lambda: Question.from_runs(tmp_path)):
+        with pytest.raises(UcflError, match=reason):
+            refused()
+    assert gather([long])["fedavg"]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"scenario": SCENARIO.change({"lr": 0.1})}, "their scenarios differ in lr"),
+        (
+            {"scenario": SCENARIO.change({"lr": 0.1, "name": "other"}), "algorithms": ["local"]},
+            r"their scenarios \(mine and other\) differ in lr",
+        ),
+        (
+            {"users": make_users([20, 8, 12]), "algorithms": ["local"]},
+            "they have different users' data for seed 0",
+        ),
+    ],
+)
+def test_runs_of_another_scenario_or_data_in_the_folder_are_remarked_on(tmp_path, change, what):
+    _, (first,) = compare(tmp_path)
+    said, (second,) = compare(tmp_path, **change)
+    assert re.match(f"{first} and {second} cannot be compared: {what}: every run is kept", said[0])
+    with pytest.raises(UcflError, match=f"cannot be compared: {what}; give the folders"):
+        gather([tmp_path])
+
+
+def test_runs_that_belong_together_are_not_remarked_on(tmp_path):
+    compare(tmp_path, seeds=[0])
+    said, _ = compare(tmp_path, algorithms=["local", "fedavg"], seeds=[0, 1])
+    assert not [note for note in said if "cannot be compared" in note or "are both" in note]
+    assert {label: len(runs) for label, runs in gather([tmp_path]).items()} == {
+        "fedavg": 2,
+        "local": 2,
+    }
+
+
+def test_a_remark_on_the_model_is_said_once_in_a_comparison(tmp_path):
+    options = {"model": flat_linear, "algorithms": ["fedavg", "local"], "seeds": [0, 1]}
+    said, _ = compare(tmp_path, **options)
+    assert sum("initialisation = own" in note for note in said) == 1

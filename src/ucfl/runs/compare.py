@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -17,12 +17,13 @@ from ucfl.federation import CohortFunction, Federation, Objective
 from ucfl.runs.arrivals import over_seeds
 from ucfl.runs.building import Engine, asked_for, federation, populated
 from ucfl.runs.callbacks import Callback
-from ucfl.runs.configuration import Configuration
+from ucfl.runs.comparable import Entry, conflict_with_stored
+from ucfl.runs.configuration import Configuration, explicit
 from ucfl.runs.folder import Run, deviation
 from ucfl.runs.loop import OnDivergence, OnNote
 from ucfl.runs.progress import OnRound, shown_in_notebook
 from ucfl.runs.record import Record
-from ucfl.runs.starting import check_served, train
+from ucfl.runs.starting import check_served, remarks, train
 from ucfl.runs.words import table
 from ucfl.users import ModelSource, Scenario, Users
 from ucfl.wireless import Traffic
@@ -128,7 +129,8 @@ def compare(
         model: In the place of the scenario's model.
         objective: In the place of the scenario's objective.
         participation: In the place of the scenario's participation.
-        out: The folder that the runs' folders go to.
+        out: The folder that the runs' folders go to. Where it holds runs that the new ones cannot
+            be compared with, a remark says so.
         resume: Go on with runs that are there and not finished.
         fresh: Replace runs that are there.
         on_divergence: ``drop`` or ``stop``.
@@ -153,29 +155,38 @@ def compare(
     chosen = _chosen(algorithms, seeds)
     labels = [algorithm.label for algorithm in chosen]
     runs: dict[str, list[Run]] = {}
+    note = on_note or (lambda text: None)
+    said: list[str] = []  # each remark once, and before what it concerns is trained
+    conflict = ""
     for seed in seeds:
         scenario, people = populated(scenario, seed, users)
         fed = federation(scenario, seed, users=people, **given, **engine)
         distributed.check_equal({"algorithms": labels, "seeds": seeds}, fed.device)
         if algorithms == "all":
-            chosen = _served(chosen, fed, on_note)
+            chosen = _served(chosen, fed, note)
         for algorithm in chosen:
             check_served(algorithm, fed)
-        for algorithm in chosen:
-            place = Path(out) / Configuration.of(scenario, algorithm, fed, people).folder_name
+        planned = _planned(Path(out), scenario, chosen, fed, people)
+        conflict = conflict or conflict_with_stored(Path(out), planned)
+        found = [*remarks(scenario, fed), conflict]
+        new = [remark for remark in found if remark and remark not in said]
+        said += new
+        for remark in new:
+            note(remark)
+        for algorithm, entry in zip(chosen, planned, strict=True):
             runs.setdefault(algorithm.label, []).append(
                 train(
                     scenario,
                     algorithm,
                     fed,
                     people,
-                    out=place,
+                    out=entry.folder,
                     resume=resume,
                     fresh=fresh,
                     on_divergence=on_divergence,
                     callbacks=callbacks,
                     on_round=shown_in_notebook(on_round),
-                    on_note=on_note,
+                    on_note=note,
                 )
             )
     # A method that cannot serve a later seed's users is in no row: means are over the same seeds.
@@ -196,9 +207,16 @@ def _chosen(
     return chosen
 
 
-def _served(
-    algorithms: Sequence[Algorithm], fed: Federation, on_note: OnNote | None
-) -> list[Algorithm]:
+def _planned(
+    out: Path, scenario: Scenario, algorithms: Sequence[Algorithm], fed: Federation, users: Users
+) -> list[Entry]:
+    """The runs of one seed, each in a folder of its own under ``out``."""
+    made = [Configuration.of(scenario, algorithm, fed, users) for algorithm in algorithms]
+    stored = explicit(scenario)
+    return [Entry.planned(out / one.folder_name, replace(one, scenario=stored)) for one in made]
+
+
+def _served(algorithms: Sequence[Algorithm], fed: Federation, note: OnNote) -> list[Algorithm]:
     """Those that can serve the users, with a word on each of the others."""
     able = []
     for algorithm in algorithms:
@@ -206,6 +224,5 @@ def _served(
             check_served(algorithm, fed)
             able.append(algorithm)
         except UcflError as error:
-            if on_note:
-                on_note(f"{algorithm.label} is left out: {error}")
+            note(f"{algorithm.label} is left out: {error}")
     return able
