@@ -43,6 +43,14 @@ def check_name(kind: str, name: str, known: Collection[str], hint: str = "") -> 
         raise unknown(kind, name, known, hint)
 
 
+def not_installed(what: str, extra: str) -> UcflError:
+    """The error where ``what`` needs a package of an extra that is not there."""
+    return UcflError(
+        f"{what}, which is not installed here; install the extra {extra}, as docs/install.md says: "
+        f"pip install 'ucfl[{extra}]', or in a clone pip install -e '.[{extra}]'."
+    )
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's text, for brackets; it may quote a damaged file."""
     lines = str(error).strip().splitlines() or [type(error).__name__]

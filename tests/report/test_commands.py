@@ -210,5 +210,5 @@ def test_a_missing_extra_is_one_sentence(monkeypatch, runs, exporter):
         raise ImportError(name)
 
     monkeypatch.setattr("importlib.import_module", missing)
-    with pytest.raises(UcflError, match=r"is not installed here; add it with: pip install 'ucfl\["):
+    with pytest.raises(UcflError, match=r"pip install 'ucfl\[.*or in a clone pip install -e"):
         exporter(runs)
