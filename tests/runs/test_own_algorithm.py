@@ -228,6 +228,29 @@ def test_a_round_that_spoils_the_models_is_one_sentence(tmp_path, spoil, sentenc
         quick(tmp_path / "r", Spoiling)
 
 
+@pytest.mark.parametrize(
+    ("function", "given", "sentence"),
+    [
+        ("traffic", 3, r"traffic\(fed, state\) must return a Traffic, as Traffic\(down=1, .*not 3"),
+        ("traffic", None, r"traffic\(fed, state\) must return a Traffic, .* not None"),
+        ("start_traffic", (1, 1), r"start_traffic\(fed, state\) must return .* not \(1, 1\)"),
+    ],
+)
+def test_what_is_no_traffic_is_one_sentence(tmp_path, function, given, sentence):
+    kind = type("Odd", (FedAvg,), {function: lambda self, fed, state: given})
+    with pytest.raises(UcflError, match=f"^Odd: {sentence}"):
+        quick(tmp_path / "r", kind)
+
+
+def test_a_description_that_is_no_text_is_one_sentence(tmp_path):
+    class Odd(FedAvg):
+        def describe(self, state):
+            return 5
+
+    with pytest.raises(UcflError, match=r"^Odd: describe\(state\) must return a text .* not 5"):
+        quick(tmp_path / "r", Odd)
+
+
 def test_models_that_are_not_finite_are_said_to_be(tmp_path):
     class Broken(FedAvg):
         name = "broken"
