@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,7 +13,7 @@ from torch import nn
 import ucfl
 from conftest import make_users
 from runs.test_runs import ucfl_command, write_users
-from ucfl.algorithms import REGISTRY
+from ucfl.algorithms import REGISTRY, find
 from ucfl.algorithms.fedprox import FedProx
 from ucfl.errors import UcflError
 from ucfl.report import gather
@@ -254,3 +255,49 @@ def test_a_remark_on_the_model_is_said_once_in_a_comparison(tmp_path):
     options = {"model": flat_linear, "algorithms": ["fedavg", "local"], "seeds": [0, 1]}
     said, _ = compare(tmp_path, **options)
     assert sum("initialisation = own" in note for note in said) == 1
+
+
+@pytest.mark.parametrize("one", ["fedavg", FedProx(mu=0.5), Mine], ids=["name", "object", "class"])
+def test_one_algorithm_is_a_list_of_one(tmp_path, one):
+    users = make_users([9, 9])
+    options = {"users": users, "model": "logistic", "rounds": 1, "out": tmp_path}
+    assert list(ucfl.compare(SCENARIO, one, **options).runs) == [find(one).label]
+
+
+@pytest.mark.parametrize("seeds", [3, "0-4", [0.5], ["0"]])
+def test_seeds_that_are_no_list_of_numbers_are_one_sentence(tmp_path, seeds):
+    words = f"seeds={seeds!r} is no list of whole numbers: write seeds=[3] for the seed 3 alone, or"
+    with pytest.raises(UcflError, match=re.escape(words)):
+        ucfl.compare(SCENARIO, ["fedavg"], seeds=seeds, users=make_users([9, 9]), out=tmp_path)
+
+
+def test_seeds_may_be_a_range_or_an_array(tmp_path):
+    options = {"users": make_users([9, 9]), "model": "logistic", "rounds": 1}
+    for name, seeds in {"a": range(2), "b": np.arange(2)}.items():
+        found = ucfl.compare(SCENARIO, "local", seeds=seeds, out=tmp_path / name, **options)
+        assert found.seeds == (0, 1)
+
+
+def test_a_seed_that_is_no_number_is_one_sentence(tmp_path):
+    with pytest.raises(UcflError, match=r"a seed is a whole number from 0 to \d+, not '1'"):
+        ucfl.run("rotated-mnist", "fedavg", seed="1", out=tmp_path)
+
+
+def test_a_folder_is_split_anew_for_each_seed_and_given_users_are_not(tmp_path):
+    """What docs/own-data.md says of held-out examples."""
+    write_users(tmp_path / "data")
+    given = ucfl.Users.from_folder(tmp_path / "data")
+    splits = {}
+    for name, scenario, users in (
+        ("scenario", str(tmp_path / "data"), None),
+        ("folder", SCENARIO, tmp_path / "data"),
+        ("users", SCENARIO, given),
+    ):
+        options = {"users": users, "model": "mlp", "rounds": 1, "out": tmp_path / name}
+        found = ucfl.compare(scenario, "local", seeds=[0, 1], **options)
+        splits[name] = {run.about["configuration"]["data"] for run in found.runs["local"]}
+    assert {name: len(each) for name, each in splits.items()} == {
+        "scenario": 2,
+        "folder": 2,
+        "users": 1,
+    }
