@@ -309,12 +309,11 @@ class Server(Members):
     def _with_late_users(self, point: Checkpoint) -> Checkpoint:
         """Users who come now: their row of W is made, and they join the nearest stream."""
         self.register()
-        new = self.link.online() - set(self.roster.names) - self.refused
+        new = self.arrived() - set(self.roster.names)
         new = {name for name in new if not self.is_silent(name)}
         for about in self.asked_to_join(new, self.roster) if point.round else ():
             if about.classes > self.users.classes:
-                self.refuse(about.name, Refused("it has classes that nobody else has"))
-                self.refused.add(about.name)
+                self.dismiss({about.name: Refused("it has classes that nobody else has")})
                 continue
             point = self._with_late_user(point, Member(about, founder=False))
         return point
