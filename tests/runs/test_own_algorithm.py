@@ -262,7 +262,7 @@ def test_models_that_are_not_finite_are_said_to_be(tmp_path):
 
     notes = []
     run = quick(tmp_path / "r", Broken, on_note=notes.append)
-    assert sum("after round 2, user-1 have no accuracy" in note for note in notes) == 1
+    assert sum("after round 2, user-1 has no accuracy" in note for note in notes) == 1
     assert np.isnan(run.per_user("test_accuracy")[2:, 1]).all()
 
 

@@ -30,6 +30,7 @@ from ucfl.runs.schema import StoredRun, checked
 from ucfl.runs.words import in_words
 from ucfl.users import Scenario, Split
 from ucfl.wireless import Audience, Traffic
+from ucfl.words import counted, either
 
 if TYPE_CHECKING:
     import pandas as pd  # slow to import, and only looked-at runs need it
@@ -247,8 +248,9 @@ def dropped_in_words(dropped: Mapping[int, int], names: Sequence[str]) -> str:
     each = [f"{names[user]} (round {t})" for user, t in sorted(dropped.items())]
     few = ", ".join(each[:3]) + (f" and {len(each) - 3} more" if len(each) > 3 else "")
     return (
-        f"{len(each)} of {len(names)} users diverged and are absent since: {few}; means and worst "
-        "users are those of the others."
+        f"{len(each)} of {counted(len(names), 'user')} diverged and "
+        f"{either(len(each), 'is', 'are')} absent since: {few}; means and worst users are those of "
+        "the others."
     )
 
 

@@ -33,6 +33,7 @@ from ucfl.runs.progress import OnRound, Progress
 from ucfl.runs.provenance import measures, write_configuration
 from ucfl.users import Users
 from ucfl.wireless import Traffic
+from ucfl.words import either
 
 #: What becomes of a user whose model is no longer finite.
 OnDivergence = Literal["drop", "stop"]
@@ -270,9 +271,10 @@ class Loop:
         new[list(point.dropped)] = False
         if names := [self.users.names[user] for user in torch.nonzero(new)[:, 0].tolist()]:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            have = either(len(names), "has", "have")
             self._note(
-                f"after round {point.round}, {', '.join(names[:3])}{more} have no {metric}: it is "
-                "NaN for their models, which may not be finite; means are those of the others."
+                f"after round {point.round}, {', '.join(names[:3])}{more} {have} no {metric}: it "
+                "is NaN where a model may not be finite; means are those of the others."
             )
 
     def _tell(self, point: Checkpoint) -> None:
