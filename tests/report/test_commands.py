@@ -60,7 +60,7 @@ def test_the_terminal_tells_the_same_story(ucfl, folder, story):
         assert f"{final['mean']:.1f} ± {final['deviation']:.1f}" in out
     assert story["populations"][0]["collaboration"]["reason"] in out
     for rival in ("fedavg", "local"):
-        assert f"users are better off with {rival} than with {story['personal']}" in out
+        assert f"better off with {rival} than with {story['personal']}" in out
     assert "Repeat it with" not in out  # it was made from Python
     assert story["repeat"]["programs"][0] in out
     assert "\x1b" not in out
