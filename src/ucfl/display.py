@@ -35,7 +35,7 @@ from ucfl.runs.budget import Cost, Point, Rival, Spending, pareto_front
 from ucfl.runs.progress import OnRound
 from ucfl.users.acquire import OnBytes
 from ucfl.wireless import SYSTEMS, Plan
-from ucfl.words import counted
+from ucfl.words import counted, either
 
 
 def console(**options: Any) -> Console:
@@ -183,10 +183,10 @@ def show_comparison(result: dict[str, Any]) -> None:
             soft_wrap=True,
         )
     for label, row in result["algorithms"].items():
-        if row.get("dropped"):
+        if dropped := row.get("dropped"):
             answers.print(
-                f"{label}: {row['dropped']} users diverged and are left out of mean and worst: not "
-                "to be compared with methods that serve them.",
+                f"{label}: {counted(dropped, 'user')} diverged and {either(dropped, 'is', 'are')} "
+                "left out of mean and worst: not to be compared with methods that serve everyone.",
                 soft_wrap=True,
             )
 
@@ -377,8 +377,9 @@ def _show_users(story: Story, users: Story) -> None:
         named = ", ".join(f"{name} ({measure.text(gain)})" for gain, name in losers[:NAMED])
         more = f" and {len(losers) - NAMED} more" if len(losers) > NAMED else ""
         answers.print(
-            f"Seed {seed}: {len(losers)} of {len(best)} users are better off with {rival} than "
-            f"with {story['personal']}{': ' + named + more if losers else ''}.",
+            f"Seed {seed}: {len(losers)} of {counted(len(best), 'user')} "
+            f"{either(len(losers), 'is', 'are')} better off with {rival} than with "
+            f"{story['personal']}{': ' + named + more if losers else ''}.",
             soft_wrap=True,
         )
 

@@ -29,11 +29,24 @@ class Diverged(UcflError):  # noqa: N818 (the literature's word)
         )
 
 
+#: Names that a sentence can list.
+MOST_LISTED = 12
+
+
 def unknown(kind: str, name: str, known: Collection[str], hint: str = "") -> UcflError:
-    """The error for a name that nothing bears: it says the nearest one, or all there are."""
+    """The error for a name that nothing bears: it says the nearest one, and what there is.
+
+    A long list is left out where a name is near.
+    """
     name = name if len(name) <= 80 else f"{name[:80]}…"
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    advice = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(sorted(known))}."
+    listed = ", ".join(sorted(known))
+    if not near:
+        advice = f"choose one of: {listed}."
+    elif len(known) > MOST_LISTED:
+        advice = f"did you mean {near[0]!r}?"
+    else:
+        advice = f"did you mean {near[0]!r}, or another of {listed}?"
     return UcflError(f"unknown {kind} {name!r}; {advice}{' ' + hint if hint else ''}")
 
 
@@ -41,6 +54,14 @@ def check_name(kind: str, name: str, known: Collection[str], hint: str = "") -> 
     """Raise unless ``name`` is one of ``known``."""
     if name not in known:
         raise unknown(kind, name, known, hint)
+
+
+def not_installed(what: str, extra: str) -> UcflError:
+    """The error where ``what`` needs a package of an extra that is not there."""
+    return UcflError(
+        f"{what}, which is not installed here; install the extra {extra}, as docs/install.md says: "
+        f"pip install 'ucfl[{extra}]', or in a clone pip install -e '.[{extra}]'."
+    )
 
 
 def first_line(error: BaseException) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from numbers import Integral
 from typing import Annotated, Any, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -78,8 +79,8 @@ def check_fields(owner: Any, name: str) -> None:
 
 def check_seed(seed: int) -> None:
     """Raise where a seed is not one that all generators take."""
-    if not 0 <= seed <= LARGEST_SEED:
-        raise UcflError(f"a seed is a whole number from 0 to {LARGEST_SEED}, not {seed}.")
+    if not isinstance(seed, Integral) or not 0 <= seed <= LARGEST_SEED:
+        raise UcflError(f"a seed is a whole number from 0 to {LARGEST_SEED}, not {seed!r:.60}.")
 
 
 def reason(error: ValidationError) -> str:

@@ -62,6 +62,16 @@ class Spaced(Parts, Algorithm):
     name: ClassVar[str] = "my method"
 
 
+class Short(Parts, Algorithm):
+    def start_traffic(self, fed):
+        return Traffic(0, 0)
+
+
+class Long(Parts, Algorithm):
+    def round(self, fed, state, t, extra):
+        return state
+
+
 class MyProx(FedProx):
     """A change of one of ours, with no name given."""
 
@@ -75,6 +85,7 @@ def test_by_name_by_place_as_class_and_as_object():
     assert find(f"{HERE}:MyProx:mu=0.5").label == "MyProx:mu=0.5"
     for kind in REGISTRY.values():
         assert find(f"{kind.__module__}:{kind.__name__}") == find(kind.name)
+        assert find(type("Own", (kind,), {})).name == "Own"
 
 
 def test_hyper_parameters_are_on_the_label_only_where_they_differ():
@@ -96,6 +107,12 @@ def test_hyper_parameters_are_on_the_label_only_where_they_differ():
         (f"{HERE}:Undecorated", r"'strength', which is no hyper-parameter .*@dataclass"),
         (f"{HERE}:Untested", "does not say which model users deploy"),
         (f"{HERE}:Unfinished", r"has no round\(\)"),
+        (
+            f"{HERE}:Short",
+            r":Short: start_traffic\(\) is called with \(self, fed, state\), and takes "
+            r"\(self, fed\); write def start_traffic\(self, fed, state\)",
+        ),
+        (f"{HERE}:Long", r"round\(\) is called with \(self, fed, state, t\)"),
         (f"{HERE}:Taken", "has the name 'fedavg' of an algorithm of ucfl"),
         (f"{HERE}:Spaced", "not 'my method'"),
         (Taken, "has the name 'fedavg'"),

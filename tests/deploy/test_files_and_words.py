@@ -169,7 +169,11 @@ def test_without_flower_one_sentence_says_how_to_install_it(
     )
     code, said = command("deploy", "demo")
     assert code == 2
-    assert "pip install 'ucfl[flower]'" in said
+    assert said.strip() == (
+        "ucfl: training between machines needs Flower, which is not installed here; install the "
+        "extra flower, as docs/install.md says: pip install 'ucfl[flower]', or in a clone pip "
+        "install -e '.[flower]'."
+    )
 
 
 def test_the_demo_is_one_command(command: Command, tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ from flwr.app import RecordDict
 from deploy.loopback import SCENARIO, Loopback, loopback, people
 from ucfl.deploy.contents import Refused, call_of, content, record, tensors_of
 from ucfl.deploy.keeping import Store
+from ucfl.deploy.processes import take_part, write_user
 from ucfl.deploy.protocol import MEASURED, METRICS, ROUND, UPLOAD, Joined, said
+from ucfl.deploy.secret_files import AUTHORITY
 from ucfl.deploy.superlink import SuperLink
 from ucfl.deploy.supernode import SuperNode
 from ucfl.deploy.user import User
@@ -259,6 +261,47 @@ def test_a_name_that_is_not_the_keys_is_refused(
         run = found.train("fedavg", 2, rounds=1)
     assert run.names == ["user-00", "user-01"]
     assert "its key is that of user-03" in caplog.text
+
+
+def test_who_is_refused_is_told_why_and_may_come_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bob takes Ada's key: his command ends with a sentence, and Ada can still join."""
+    users, errors = people(), list[BaseException]()
+    with loopback(tmp_path) as found, caplog.at_level(logging.INFO, "ucfl.deploy"):
+        key = found.key("user-01")
+        data = write_user(users, 0, tmp_path / "bob")
+
+        def come() -> None:
+            try:
+                take_part(
+                    "bob",
+                    data=data,
+                    address=f"127.0.0.1:{found.port}",
+                    certificate=tmp_path / "certificates" / AUTHORITY,
+                    key=key,
+                    state=tmp_path / "bob" / "state",
+                    model=None,
+                    device="cpu",
+                    reproducible=False,
+                    patience=5.0,
+                    said=lambda text: None,
+                )
+            except UcflError as error:
+                errors.append(error)
+                found.start_user("user-01", users)
+
+        bob = threading.Thread(target=come, daemon=True)
+        bob.start()
+        found.start_user("user-00", users)
+        run = found.server("fedavg", 2, rounds=1).run(resume=False, fresh=False)
+        bob.join(10)
+    assert str(errors[0]) == (
+        f"the server 127.0.0.1:{found.port} refuses bob: it calls itself 'bob', and its key is "
+        "that of user-01; mend that, and start this user again."
+    )
+    assert "refused: the answer of user-01: it calls itself 'bob'" in caplog.text
+    assert run.names == ["user-00", "user-01"]
 
 
 def turn(**change: object) -> RecordDict:

@@ -4,7 +4,7 @@ import json
 import shlex
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -14,7 +14,9 @@ from conftest import make_users
 from report.synthetic import write_runs
 from runs.test_runs import ucfl_command, write_users
 from stories import learnt_first
+from ucfl import display
 from ucfl.errors import UcflError
+from ucfl.measure import ACCURACY
 from ucfl.plain import plain
 from ucfl.report import compose, gather, page, tell
 from ucfl.report.answer import answer, method_curve, method_of
@@ -293,7 +295,7 @@ def test_older_run_folders_are_reported_without_histograms(tmp_path):
 
 def test_runs_that_cannot_be_compared_are_refused(tmp_path):
     first = quick(tmp_path / "a")
-    with pytest.raises(UcflError, match="comes twice with one seed"):
+    with pytest.raises(UcflError, match="is given twice; give the folders"):
         gather([first, first])
     other, users = tmp_path / "b", make_users([20, 8, 13], groups=[0, 0, 1])
     ucfl.run(QUICK.change({"lr": 0.1}), "local", users=users, out=other)
@@ -313,6 +315,21 @@ def test_a_run_without_a_stored_round_is_refused(tmp_path):
     (folder / HISTORY).unlink()
     with pytest.raises(UcflError, match="stored no round yet"):
         told(folder)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([0.9, 0.2, 0.8], "1 of 3 users is better off with fedavg than with mine: bo (-30.0)."),
+        ([0.9, 0.2, 0.3], "2 of 3 users are better off with fedavg than with mine: bo"),
+        ([0.9, 0.8, 0.8], "0 of 3 users are better off with fedavg than with mine."),
+    ],
+)
+def test_users_who_are_better_off_with_one_model_are_counted_in_words(capsys, values, words):
+    final = {"mine": [100 * value for value in values], "fedavg": [50.0] * 3}
+    users = {"seed": 0, "names": ["al", "bo", "cy"], "final": final, "collaboration": None}
+    display._show_users({"personal": "mine", "measure": asdict(ACCURACY)}, users)
+    assert words in capsys.readouterr().out
 
 
 def test_the_page_is_one_file_that_names_no_other_place(story):

@@ -1,9 +1,11 @@
 """Comparisons of a person's own users, models and methods beside ours."""
 
 import json
+import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,10 +13,11 @@ from torch import nn
 import ucfl
 from conftest import make_users
 from runs.test_runs import ucfl_command, write_users
-from ucfl.algorithms import REGISTRY
+from ucfl.algorithms import REGISTRY, find
 from ucfl.algorithms.fedprox import FedProx
 from ucfl.errors import UcflError
-from ucfl.runs import Run
+from ucfl.report import gather
+from ucfl.runs import Question, Run
 
 SCENARIO = ucfl.Scenario(name="mine", lr=0.05, batch=8, rounds=2)
 pytestmark = pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")  # alike users
@@ -186,3 +189,115 @@ def test_a_comparison_says_what_it_is(tmp_path):
     for run in found.runs["local"]:
         vars(run).pop("history", None)
     assert "history.parquet cannot be read" in repr(found)
+
+
+def compare(out, scenario=SCENARIO, algorithms=("fedavg",), **options):
+    """The notes of a comparison on three users, and its runs' folders."""
+    said = []
+    given = {"users": make_users([20, 8, 13]), "model": "logistic", **options}
+    found = ucfl.compare(scenario, algorithms, out=out, on_note=said.append, **given)
+    return said, [run.folder for runs in found.runs.values() for run in runs]
+
+
+def test_a_longer_comparison_in_the_same_folder_is_remarked_on_before_it_is_trained(tmp_path):
+    """The tutorial's three rounds, then thirty: nothing is lost, but no report takes both."""
+    quiet, (short,) = compare(tmp_path, rounds=1)
+    assert not [note for note in quiet if "--out" in note]
+    said, (long,) = compare(tmp_path, rounds=2)
+    assert said[0] == (
+        f"{short} and {long} are both fedavg with seed 0, of 1 and 2 rounds: every run is kept, "
+        "but report and figure refuse a folder of both; --out with another folder keeps new runs "
+        "apart."
+    )
+    reason = (
+        f"{short} and {long} are both fedavg with seed 0, of 1 and 2 rounds; give the folders of "
+        r"runs that belong together, or move the others elsewhere \(--out with another"
+    )
+    for refused in (lambda: gather([tmp_path]), lambda: Question.from_runs(tmp_path)):
+        with pytest.raises(UcflError, match=reason):
+            refused()
+    assert gather([long])["fedavg"]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"scenario": SCENARIO.change({"lr": 0.1})}, "their scenarios differ in lr"),
+        (
+            {"scenario": SCENARIO.change({"lr": 0.1, "name": "other"}), "algorithms": ["local"]},
+            r"their scenarios \(mine and other\) differ in lr",
+        ),
+        (
+            {"users": make_users([20, 8, 12]), "algorithms": ["local"]},
+            "they have different users' data for seed 0",
+        ),
+    ],
+)
+def test_runs_of_another_scenario_or_data_in_the_folder_are_remarked_on(tmp_path, change, what):
+    _, (first,) = compare(tmp_path)
+    said, (second,) = compare(tmp_path, **change)
+    assert re.match(f"{first} and {second} cannot be compared: {what}: every run is kept", said[0])
+    with pytest.raises(UcflError, match=f"cannot be compared: {what}; give the folders"):
+        gather([tmp_path])
+
+
+def test_runs_that_belong_together_are_not_remarked_on(tmp_path):
+    compare(tmp_path, seeds=[0])
+    said, _ = compare(tmp_path, algorithms=["local", "fedavg"], seeds=[0, 1])
+    assert not [note for note in said if "cannot be compared" in note or "are both" in note]
+    assert {label: len(runs) for label, runs in gather([tmp_path]).items()} == {
+        "fedavg": 2,
+        "local": 2,
+    }
+
+
+def test_a_remark_on_the_model_is_said_once_in_a_comparison(tmp_path):
+    options = {"model": flat_linear, "algorithms": ["fedavg", "local"], "seeds": [0, 1]}
+    said, _ = compare(tmp_path, **options)
+    assert sum("initialisation = own" in note for note in said) == 1
+
+
+@pytest.mark.parametrize("one", ["fedavg", FedProx(mu=0.5), Mine], ids=["name", "object", "class"])
+def test_one_algorithm_is_a_list_of_one(tmp_path, one):
+    users = make_users([9, 9])
+    options = {"users": users, "model": "logistic", "rounds": 1, "out": tmp_path}
+    assert list(ucfl.compare(SCENARIO, one, **options).runs) == [find(one).label]
+
+
+@pytest.mark.parametrize("seeds", [3, "0-4", [0.5], ["0"]])
+def test_seeds_that_are_no_list_of_numbers_are_one_sentence(tmp_path, seeds):
+    words = f"seeds={seeds!r} is no list of whole numbers: write seeds=[3] for the seed 3 alone, or"
+    with pytest.raises(UcflError, match=re.escape(words)):
+        ucfl.compare(SCENARIO, ["fedavg"], seeds=seeds, users=make_users([9, 9]), out=tmp_path)
+
+
+def test_seeds_may_be_a_range_or_an_array(tmp_path):
+    options = {"users": make_users([9, 9]), "model": "logistic", "rounds": 1}
+    for name, seeds in {"a": range(2), "b": np.arange(2)}.items():
+        found = ucfl.compare(SCENARIO, "local", seeds=seeds, out=tmp_path / name, **options)
+        assert found.seeds == (0, 1)
+
+
+def test_a_seed_that_is_no_number_is_one_sentence(tmp_path):
+    with pytest.raises(UcflError, match=r"a seed is a whole number from 0 to \d+, not '1'"):
+        ucfl.run("rotated-mnist", "fedavg", seed="1", out=tmp_path)
+
+
+def test_a_folder_is_split_anew_for_each_seed_and_given_users_are_not(tmp_path):
+    """What docs/own-data.md says of held-out examples."""
+    write_users(tmp_path / "data")
+    given = ucfl.Users.from_folder(tmp_path / "data")
+    splits = {}
+    for name, scenario, users in (
+        ("scenario", str(tmp_path / "data"), None),
+        ("folder", SCENARIO, tmp_path / "data"),
+        ("users", SCENARIO, given),
+    ):
+        options = {"users": users, "model": "mlp", "rounds": 1, "out": tmp_path / name}
+        found = ucfl.compare(scenario, "local", seeds=[0, 1], **options)
+        splits[name] = {run.about["configuration"]["data"] for run in found.runs["local"]}
+    assert {name: len(each) for name, each in splits.items()} == {
+        "scenario": 2,
+        "folder": 2,
+        "users": 1,
+    }

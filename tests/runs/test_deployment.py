@@ -332,8 +332,12 @@ def test_saved_models_are_replaced_when_that_is_asked_for_and_nothing_else_is(tm
     ]  # fmt: skip
     (tmp_path / "else").mkdir()
     (tmp_path / "else" / "x").touch()
-    with pytest.raises(UcflError, match="is not empty and holds no models"):
+    with pytest.raises(UcflError, match=r"else holds no models \(x\); give a folder of its own"):
         run.save_models(tmp_path / "else", fresh=True)
+    run.save_models(tmp_path / "several" / "one")
+    words = r"several holds models of several runs, in a folder for each \(one\); give a folder of"
+    with pytest.raises(UcflError, match=words):
+        run.save_models(tmp_path / "several")
     with pytest.raises(UcflError, match="is a file"):
         run.save_models(tmp_path / "else" / "x")
     (folder / "models.json").write_text("[]")

@@ -229,6 +229,29 @@ def test_a_round_that_spoils_the_models_is_one_sentence(tmp_path, spoil, sentenc
         quick(tmp_path / "r", Spoiling)
 
 
+@pytest.mark.parametrize(
+    ("function", "given", "sentence"),
+    [
+        ("traffic", 3, r"traffic\(fed, state\) must return a Traffic, as Traffic\(down=1, .*not 3"),
+        ("traffic", None, r"traffic\(fed, state\) must return a Traffic, .* not None"),
+        ("start_traffic", (1, 1), r"start_traffic\(fed, state\) must return .* not \(1, 1\)"),
+    ],
+)
+def test_what_is_no_traffic_is_one_sentence(tmp_path, function, given, sentence):
+    kind = type("Odd", (FedAvg,), {function: lambda self, fed, state: given})
+    with pytest.raises(UcflError, match=f"^Odd: {sentence}"):
+        quick(tmp_path / "r", kind)
+
+
+def test_a_description_that_is_no_text_is_one_sentence(tmp_path):
+    class Odd(FedAvg):
+        def describe(self, state):
+            return 5
+
+    with pytest.raises(UcflError, match=r"^Odd: describe\(state\) must return a text .* not 5"):
+        quick(tmp_path / "r", Odd)
+
+
 def test_models_that_are_not_finite_are_said_to_be(tmp_path):
     class Broken(FedAvg):
         name = "broken"
@@ -240,7 +263,7 @@ def test_models_that_are_not_finite_are_said_to_be(tmp_path):
 
     notes = []
     run = quick(tmp_path / "r", Broken, on_note=notes.append)
-    assert sum("after round 2, user-1 have no accuracy" in note for note in notes) == 1
+    assert sum("after round 2, user-1 has no accuracy" in note for note in notes) == 1
     assert np.isnan(run.per_user("test_accuracy")[2:, 1]).all()
 
 

@@ -127,6 +127,13 @@ def test_the_executor_is_said_once_and_stored(tmp_path):
     assert run.about["machine"]["executor"] == said[0].removeprefix("executor: ")
 
 
+def test_a_plain_executor_that_nobody_asked_for_says_why(tmp_path):
+    said = []
+    quick(tmp_path / "r", scenario=QUICK.change({"batch": 17}), on_note=said.append)
+    reason = "(batches above 16, fewer than 16 steps a round)"
+    assert said == [f"executor: plain: one user after another {reason}"]
+
+
 def test_a_finished_run_is_not_trained_again_on_resume_but_can_be_extended(tmp_path):
     first = quick(tmp_path / "r")
     rounds = []

@@ -97,10 +97,11 @@ def test_a_plan_says_when_runs_have_unequal_rounds(folder, tmp_path):
 
 
 def test_runs_of_several_scenarios_get_a_next_step(tmp_path):
-    for name in ("one", "other"):
-        scenario = ucfl.Scenario(name=name, users=8, rounds=1, model="logistic", groups=2)
+    for name, groups in {"one": 1, "other": 2}.items():
+        scenario = ucfl.Scenario(name=name, users=8, rounds=1, model="logistic", groups=groups)
         ucfl.compare(scenario, ["fedavg"], out=tmp_path)
-    with pytest.raises(UcflError, match="one, other; give a run's folder, or move the runs"):
+    sentence = r"their scenarios \(one and other\) differ in groups; give the folders of runs that"
+    with pytest.raises(UcflError, match=sentence):
         Question.from_runs(tmp_path)
 
 

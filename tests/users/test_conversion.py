@@ -121,8 +121,9 @@ def test_a_table_with_the_habits_of_pandas_is_enough():
         ({}, {"target": "illness"}, "unknown column 'illness'"),
         ({}, {"inputs": ["size"]}, "unknown column 'size'"),
         ({}, {"inputs": []}, "no column beside"),
-        ({"height": ["tall"] * 6}, {}, "column 'height' holds .* no numbers"),
-        ({"height": [1.0, None] * 3}, {}, "column 'height' has gaps"),
+        ({"height": ["tall"] * 6}, {}, "column 'height' holds text, as 'tall', and inputs are num"),
+        ({"height": [1.0, None] * 3}, {}, "column 'height' has gaps, the first in row 2"),
+        ({"height": pd.Timestamp(0)}, {}, "column 'height' holds text, as '1970-01-01T00"),
         ({"who": ["al", None] * 3}, {}, "does not name the user of every row"),
         ({"ill": ["no", None] * 3}, {}, "column 'ill' has gaps"),
     ],
@@ -188,7 +189,14 @@ def test_a_folders_model_fits_its_inputs(tmp_path, shape, model):
         ("a,label\n1,2,3\n", "x.csv is damaged"),
         ("a,b\n1,2\n", "has no column 'target', only a, b"),
         ("label\nhigh\n", "no column beside 'label'"),
-        ("a,label\nred,high\n", "column 'a' holds .* no numbers"),
+        (
+            "a,sex,label\n1,female,high\n2,male,low\n",
+            r"x\.csv: column 'sex' holds text, as 'female', and inputs are numbers: encode it, "
+            r"alike for all users \(pandas.get_dummies .*\), or leave the column out",
+        ),
+        ("a,day,label\n1,2026-01-05,high\n", "column 'day' holds text, as '2026-01-05'"),
+        ("a,sex,label\n1,,high\n2,male,low\n1,female,low\n", "column 'sex' holds text, as 'male'"),
+        ("a,b,label\n1,,high\n2,,low\n", "column 'b' has gaps, the first in row 1"),
         ("a,label\n,high\n1,low\n", "column 'a' has gaps"),
         ("a,label\n1,\n2,low\n", "column 'label' has gaps"),
         ("a,label\n1,\n2,3\n", "column 'label' has gaps"),
@@ -342,3 +350,37 @@ def test_pandas_is_not_imported_by_users():
     import subprocess
 
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_folder_that_is_not_there_is_one_sentence(tmp_path):
+    with pytest.raises(UcflError, match="nowhere is no folder; give one with a file per user"):
+        Users.from_folder(tmp_path / "nowhere")
+
+
+def test_several_columns_that_may_be_the_target_are_remarked_on(tmp_path):
+    """Both may be right: y is a coordinate, or the label again."""
+    (tmp_path / "u.csv").write_text("x,y,label\n" + "0.5,1.5,1\n1.0,0.0,0\n" * 5)
+    words = r"u\.csv has the columns 'label' and 'y': 'label' is learnt, and the rest is input"
+    with pytest.warns(UcflWarning, match=words):
+        assert Users.from_folder(tmp_path).input_shape == (2,)
+    assert Users.from_folder(tmp_path, target="label").input_shape == (2,)
+
+
+def test_the_target_column_is_a_field_of_the_scenario(tmp_path):
+    folder = tmp_path / "data"
+    write_csvs(folder, "level")
+    with pytest.raises(UcflError, match="name it: --set target_column=COLUMN on the command line"):
+        find(str(folder)).build()
+    scenario = find(str(folder)).change({"target_column": "level"})
+    assert scenario.model == "mlp"
+    assert scenario.build().class_names == ("high", "low")
+    run = ucfl.run(scenario, "fedavg", rounds=1, out=tmp_path / "r")
+    assert ucfl.Run.open(run.folder).scenario.target_column == "level"
+    with pytest.raises(
+        UcflError, match=r"'target_column' names a column of \.csv files, so it has"
+    ):
+        find("rotated-mnist").change({"target_column": "level"})
+    users = Users.from_folder(folder, target="level")
+    given = ucfl.Scenario(target_column="level", model="mlp")
+    with pytest.raises(UcflError, match="the users are there already, so 'target_column' has no"):
+        ucfl.run(given, "fedavg", users=users, out=tmp_path / "g")

@@ -41,6 +41,14 @@ def test_it_recommends_the_true_groups_and_says_why():
     assert [option.streams for option in found.options] == list(range(1, 13))
 
 
+def test_a_difference_that_rounding_hides_is_not_said():
+    """A model of a thousand bytes takes a cell no time: computing is the whole round."""
+    found = plan("urban-micro:t_min=1000s", max_streams=1)
+    times = [f"{option.round_time:.3g}" for option in found.options]
+    assert times[0] == times[-1]
+    assert "would take" not in found.reason
+
+
 def test_constraints_bind():
     assert plan(max_streams=2).recommended.streams == 2
     assert plan(deadline=4.5).recommended.streams == 2  # 2 + 1 + 1

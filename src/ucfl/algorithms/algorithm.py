@@ -6,7 +6,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -232,6 +232,33 @@ def check_state(name: str, state: object) -> None:
                 f"{name}: its state holds {key!r}, which is {type(value).__name__}: keep tensors, "
                 "numbers and texts there, so that a run can be stored and resumed."
             )
+
+
+def declared(
+    algorithm: Algorithm,
+    by: Literal["traffic", "next_traffic", "start_traffic"],
+    fed: Federation,
+    state: State,
+) -> Traffic:
+    """What one of an algorithm's functions says is sent; raise unless it is a :class:`Traffic`."""
+    said = getattr(algorithm, by)(fed, state)
+    if not isinstance(said, Traffic):
+        raise UcflError(
+            f"{algorithm.name}: {by}(fed, state) must return a Traffic, as Traffic(down=1, up=1), "
+            f"not {said!r:.60}."
+        )
+    return said
+
+
+def description(algorithm: Algorithm, state: State) -> str:
+    """What an algorithm tells people after the start, with its label; empty for nothing."""
+    said: object = algorithm.describe(state)
+    if not isinstance(said, str):
+        raise UcflError(
+            f'{algorithm.name}: describe(state) must return a text for people, "" for nothing, '
+            f"not {said!r:.60}."
+        )
+    return f"{algorithm.label}: {said}" if said else ""
 
 
 def check_models(algorithm: Algorithm, fed: Federation, state: State, by: str) -> None:

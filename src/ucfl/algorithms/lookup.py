@@ -76,6 +76,7 @@ def check(kind: Any, registry: Mapping[str, type[Algorithm]]) -> None:
         )
     if missing := sorted(getattr(kind, "__abstractmethods__", ())):
         raise UcflError(f"{where} has no {missing[0]}(): an algorithm needs that function.")
+    _check_parameters(kind, where)
     tested = getattr(kind, "tested_model", "")
     if isinstance(tested, str) and tested not in TESTED_MODELS:  # or a property
         raise UcflError(
@@ -88,6 +89,22 @@ def check(kind: Any, registry: Mapping[str, type[Algorithm]]) -> None:
             f"{where} has {lost[0]!r}, which is no hyper-parameter yet: write "
             "@dataclass(frozen=True) above the class."
         )
+
+
+def _check_parameters(kind: type[Algorithm], where: str) -> None:
+    """Raise unless each function of an algorithm takes what it is called with."""
+    for name, expected in inspect.getmembers(Algorithm, inspect.isfunction):
+        own = inspect.getattr_static(kind, name)
+        if own is expected or name.startswith("_") or not inspect.isfunction(own):
+            continue
+        parameters, wanted = inspect.signature(own), list(inspect.signature(expected).parameters)
+        try:
+            parameters.bind(*wanted)
+        except TypeError:
+            raise UcflError(
+                f"{where}: {name}() is called with ({', '.join(wanted)}), and takes "
+                f"({', '.join(parameters.parameters)}); write def {name}({', '.join(wanted)})."
+            ) from None
 
 
 def _is_field(hint: Any) -> bool:

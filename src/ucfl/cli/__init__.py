@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 
@@ -85,11 +86,31 @@ def _interrupts_kept() -> Iterator[None]:
 
 
 def _sentence(error: click.ClickException) -> str:
-    """What click says; its advice once, as both click and typer add it."""
+    """What click says, in our words for numbers; its advice once: click and typer both add it."""
+    if isinstance(error, click.BadParameter) and (wanted := _number(error.param)):
+        given = error.message.partition(" is not ")[0]
+        return f"{error.param_hint or _name(error.param)} takes {wanted}, not {given}."
     said, asked, advice = error.format_message().rstrip(".").partition(" Did you mean ")
     if not asked:
         return f"{said}; see 'ucfl --help'."
     return f"{said.rstrip('.')}; did you mean {advice.partition('?')[0]}?"
+
+
+def _name(param: click.Parameter | None) -> str:
+    """An option as it is typed."""
+    return param.opts[-1] if param is not None else "it"
+
+
+def _number(param: click.Parameter | None) -> str:
+    """What an option takes, in words; empty where that is no number."""
+    kind: Any = None if param is None else param.type
+    if not isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
+        return ""
+    what = "a whole number" if isinstance(kind, click.types.IntParamType) else "a number"
+    least, most = getattr(kind, "min", None), getattr(kind, "max", None)
+    if least is None:
+        return what
+    return f"{what} from {least:g} " + ("up" if most is None else f"to {most:g}")
 
 
 def _command() -> int:

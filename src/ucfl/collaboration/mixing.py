@@ -23,6 +23,9 @@ class Mixing:
     rows are looked at, and who receives; who listens to one of the streams marked in ``silent``
     [k] keeps its row. ``left`` [k, 1] is what the present users' weights were of each stream.
 
+    Rows that are means sum to 1. Others are taken as they are (a cluster of nobody has zeros, a
+    process its own columns), but where users are absent, :meth:`among` makes them sum to 1.
+
     Where processes share the users, each has its own users' columns, labels and rows of Θ, and
     the product exchanges the k streams' partial sums, not m models.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 
-from ucfl.errors import UcflError
+from ucfl.errors import not_installed
 
 for _name, _value in (
     ("FLWR_TELEMETRY_ENABLED", "0"),
@@ -22,6 +22,4 @@ for _name, _value in (
 def check_installed() -> None:
     """Raise where Flower is not there."""
     if importlib.util.find_spec("flwr") is None:
-        raise UcflError(
-            "training between machines needs Flower: install it with pip install 'ucfl[flower]'."
-        )
+        raise not_installed("training between machines needs Flower", "flower")

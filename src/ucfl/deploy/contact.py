@@ -12,7 +12,7 @@ from flwr.app import RecordDict
 
 from ucfl.algorithms import Algorithm
 from ucfl.deploy.contents import Refused, call_of, content
-from ucfl.deploy.protocol import JOIN, Joined, said
+from ucfl.deploy.protocol import JOIN, REFUSED, Joined, Refusal, said
 from ucfl.deploy.roster import Member, Roster
 from ucfl.deploy.superlink import Reply, SuperLink, mark
 from ucfl.errors import UcflError
@@ -23,8 +23,8 @@ from ucfl.runs.progress import OnRound
 from ucfl.users import Scenario
 
 log = logging.getLogger("ucfl.deploy")
-#: Seconds that a user has to say who it is.
-JOINING = 60.0
+#: Seconds that a user has to say who it is, and to hear that it is refused.
+JOINING, HEARING = 60.0, 5.0
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,9 @@ class Plan:
 class Contact:
     """What a server needs to talk with users.
 
-    ``keys`` gives the public keys of who may take part, by name. ``refused`` are not asked again,
-    ``silent`` maps who missed a deadline to when that was: asked again when it asks for messages.
+    ``keys`` gives the public keys of who may take part, by name. ``refused`` and ``silent`` map who
+    is left out to since when: who was refused is asked again when it connects anew, who missed a
+    deadline when it asks for messages.
     """
 
     plan: Plan
@@ -71,7 +72,7 @@ class Contact:
     folder: Path
     on_round: OnRound | None = None
     on_note: OnNote | None = None
-    refused: set[str] = field(default_factory=set, init=False)
+    refused: dict[str, float] = field(default_factory=dict, init=False)
     silent: dict[str, float] = field(default_factory=dict, init=False)
     _said: set[str] = field(default_factory=set, init=False)
 
@@ -100,7 +101,7 @@ class Contact:
         while len(joined) < self.plan.users:
             self.check_stop(0)
             self.register()
-            new = self.link.online() - set(joined) - self.refused
+            new = self.arrived() - set(joined)
             for about in self.asked_to_join(new, roster):
                 joined[about.name] = about
                 first = Member(next(iter(joined.values())))
@@ -119,7 +120,8 @@ class Contact:
 
     def asked_to_join(self, names: set[str], roster: Roster) -> list[Joined]:
         """Who these users are; those whose answer does not fit are refused, with a line each."""
-        found = []
+        found: list[Joined] = []
+        refused: dict[str, Refused] = {}
         for reply in self.exchange({name: content({}) for name in names}, JOIN, JOINING):
             try:
                 about = said(Joined, call_of(content_of(reply)))
@@ -130,9 +132,15 @@ class Contact:
                 roster.check(about)
                 found.append(about)
             except Refused as error:
-                self.refuse(reply.user, error)
-                self.refused.add(reply.user)
+                refused[reply.user] = error
+        self.dismiss(refused)
         return found
+
+    def arrived(self) -> set[str]:
+        """Who is connected and may be asked: who was refused, only if it has connected since."""
+        since = {name: t for name, t in self.refused.items() if self.link.came(name) <= t}
+        self.refused = since
+        return self.link.online() - set(since)
 
     def wait(self) -> None:
         """Until something changes at the nodes, for a moment."""
@@ -161,6 +169,17 @@ class Contact:
     def refuse(self, user: str, why: Refused) -> None:
         """Say that an answer cannot be used."""
         log.warning("refused: the answer of %s: %s", user, why)
+
+    def dismiss(self, refused: Mapping[str, Refused]) -> None:
+        """Users who do not take part: each is told why, so that its process ends."""
+        for user, why in refused.items():
+            self.refuse(user, why)
+            self.refused[user] = time.monotonic()
+        told = {
+            user: content(Refusal(why=str(why)[:200]).model_dump()) for user, why in refused.items()
+        }
+        for _ in self.exchange(told, REFUSED, HEARING):
+            pass  # what it answers changes nothing
 
     def check_stop(self, kept: int) -> None:
         """Stop where that is asked for; rounds up to ``kept`` are stored."""

@@ -94,7 +94,7 @@ class Members(Contact):
         while waited and time.monotonic() < until:
             self.check_stop(0)
             self.register()
-            here = self.link.online() & waited
+            here = self.arrived() & waited
             for about in self.asked_to_join(here, replace(self.roster, members=())):
                 waited.discard(about.name)
                 if about.held is None or about.held.run != self.roster.run:
@@ -118,7 +118,7 @@ class Members(Contact):
             return {}
         found: dict[str, dict[str, Tensor]] = {}
         until = time.monotonic() + self.plan.patience
-        while missing := set(names) - set(found) - self.refused:
+        while missing := set(names) - set(found) - set(self.refused):
             self.check_stop(0)
             asked = missing & self.link.online()
             for name, measured in self.measured(asked, next(iter(found.values()), None)):
@@ -148,14 +148,15 @@ class Members(Contact):
         asked = {
             name: content(self.settings(name).model_dump(), **{INITIAL: initial}) for name in names
         }
+        refused: dict[str, Refused] = {}
         for reply in self.exchange(asked, COLLABORATE, self.plan.deadline):
             try:
                 sent = tensors_of(content_of(reply), MEASURED)
                 form = self._checked_measurements(sent, sent if form is None else form)
                 yield reply.user, dict(sent)
             except Refused as error:
-                self.refuse(reply.user, error)
-                self.refused.add(reply.user)
+                refused[reply.user] = error
+        self.dismiss(refused)
 
     def _checked_measurements(
         self, sent: Mapping[str, Tensor], form: Mapping[str, Tensor]

@@ -120,6 +120,11 @@ def take_part(
     store = Store(state)
     user = User(name, one_user(data), store, model, device, reproducible, node.end, said)
     node.serve(user.answer, patience, said)
+    if user.refusal:
+        raise UcflError(
+            f"the server {address} refuses {name}: {user.refusal}; mend that, and start this user "
+            "again."
+        )
 
 
 def one_user(data: Path) -> Users:

@@ -1,8 +1,8 @@
-"""What server and users say to each other: four questions, each with one answer.
+"""What server and users say to each other: five questions, each with one answer.
 
 ``join``: who are you, and what have you? ``collaborate``: what the algorithm measures before the
 first round. ``round``: finish round t − 1 with what the server mixed, evaluate it, and begin round
-t. ``end``: training is over.
+t. ``end``: training is over. ``refused``: this user does not take part, and why.
 
 A round is one exchange: what comes down is the result of the round before, so evaluating that and
 training from it are the same message's work.
@@ -23,6 +23,7 @@ from ucfl.users.form import MOST_CLASSES
 #: Changes when a server and a user of another version would misunderstand each other.
 PROTOCOL = 1
 JOIN, COLLABORATE, ROUND, END = "query.join", "query.collaborate", "train", "query.end"
+REFUSED = "query.refused"
 
 #: Names of records: θ⁰, a user's rows of the first state, what it sends, measures, and evaluates.
 INITIAL, BEGIN, UPLOAD, MEASURED, METRICS = "initial", "begin", "upload", "measured", "metrics"
@@ -112,6 +113,12 @@ class Turn(Said):
 Work = Literal[
     "measuring", "finishing", "evaluating", "training", "training_processor", "processor"
 ]
+
+
+class Refusal(Said):
+    """Why a user does not take part; the server does not ask it again while it stays connected."""
+
+    why: Text
 
 
 class Answer(Said):

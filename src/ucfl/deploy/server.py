@@ -15,6 +15,7 @@ import torch
 from flwr.app import RecordDict
 from torch import Tensor
 
+from ucfl.algorithms.algorithm import declared, description
 from ucfl.deploy.answers import Answers, Ledger
 from ucfl.deploy.contact import content_of
 from ucfl.deploy.contents import Refused, call_of, checked, content, record, tensors_of
@@ -115,7 +116,7 @@ class Server(Members):
         return Configuration.of(self.scenario, self.plan.algorithm, self.fed, self.users)
 
     def _describe(self, configuration: Configuration, point: Checkpoint) -> None:
-        once = self.plan.algorithm.start_traffic(self.fed, seen(point.state))
+        once = declared(self.plan.algorithm, "start_traffic", self.fed, seen(point.state))
         write_configuration(self.folder, configuration, self.fed, self.users, once, point.round)
 
     # -- before the first round -------------------------------------------------------------
@@ -133,8 +134,8 @@ class Server(Members):
             self.leave_out_refused()
             self.keep_measurements(ours)
         state = algorithm.begun(self.fed, ours)
-        if text := algorithm.describe(state):
-            self.note(f"{algorithm.label}: {text}")
+        if text := description(algorithm, state):
+            self.note(text)
         self.needs_state |= set(self.roster.names)
         kept = server_state(algorithm, self.fed, state)
         return Checkpoint(0, 0.0, kept, {}, torch.zeros(0, 3, dtype=torch.float64))
@@ -291,7 +292,7 @@ class Server(Members):
         rule = algorithm.rule(fed, point.state)
         uploads = {user: row for user, row in answers.uploads.items() if bool(mixing[user])}
         state = after_round(point.state, rule, uploads, self.fed.rows.size)
-        sent = algorithm.traffic(fed, seen(state))
+        sent = declared(algorithm, "traffic", fed, seen(state))
         row = torch.tensor([astuple(sent)], dtype=torch.float64)
         everyone = point.present is None and bool(present.all())
         return replace(
@@ -308,12 +309,11 @@ class Server(Members):
     def _with_late_users(self, point: Checkpoint) -> Checkpoint:
         """Users who come now: their row of W is made, and they join the nearest stream."""
         self.register()
-        new = self.link.online() - set(self.roster.names) - self.refused
+        new = self.arrived() - set(self.roster.names)
         new = {name for name in new if not self.is_silent(name)}
         for about in self.asked_to_join(new, self.roster) if point.round else ():
             if about.classes > self.users.classes:
-                self.refuse(about.name, Refused("it has classes that nobody else has"))
-                self.refused.add(about.name)
+                self.dismiss({about.name: Refused("it has classes that nobody else has")})
                 continue
             point = self._with_late_user(point, Member(about, founder=False))
         return point

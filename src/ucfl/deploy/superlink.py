@@ -63,6 +63,7 @@ class LinkState(InMemoryLinkState):
         super().__init__(NoOpFederationManager(), ObjectStoreFactory().store())
         self.changed = threading.Condition()
         self.heard: dict[int, float] = {}  # node -> when it last asked for messages
+        self.came: dict[int, float] = {}  # node -> when it last connected
 
     def tell(self) -> None:
         """Wake up who waits for a change."""
@@ -79,6 +80,7 @@ class LinkState(InMemoryLinkState):
     def activate_node(self, node_id: int, heartbeat_interval: float) -> bool:
         """A node is there, for the first time or again."""
         self.deactivate_node(node_id)
+        self.came[node_id] = time.monotonic()
         done = super().activate_node(node_id, heartbeat_interval)
         self.tell()
         return done
@@ -157,6 +159,10 @@ class SuperLink:
     def heard(self, user: str) -> float:
         """When a user last asked for messages (monotonic); a dead or busy one does not."""
         return self.state.heard.get(self.nodes[user], 0.0)
+
+    def came(self, user: str) -> float:
+        """When a user last connected (monotonic)."""
+        return self.state.came.get(self.nodes[user], 0.0)
 
     def send(self, contents: Mapping[str, RecordDict], kind: str, seconds: float) -> None:
         """Put a message for each of these users, which is void after so many seconds.

@@ -31,18 +31,20 @@ from ucfl.deploy.protocol import (
     MEASURED,
     METRICS,
     PROTOCOL,
+    REFUSED,
     ROUND,
     UPLOAD,
     Answer,
     Columns,
     Held,
     Joined,
+    Refusal,
     Settings,
     Turn,
     Work,
     said,
 )
-from ucfl.errors import Diverged, UcflError
+from ucfl.errors import Diverged, UcflError, first_line
 from ucfl.federation import MODELS, Federation, Gradients, Memory
 from ucfl.runs.building import federation
 from ucfl.runs.folder import EVALUATED
@@ -107,7 +109,10 @@ class Missing(Exception):  # noqa: N818 (what it says)
 
 @dataclass
 class User:
-    """Answers for one user: its name, its data, where it keeps its state, and its own model."""
+    """Answers for one user: its name, its data, where it keeps its state, and its own model.
+
+    ``refusal`` is why the server does not take it; empty while it does.
+    """
 
     name: str
     users: Users
@@ -117,6 +122,7 @@ class User:
     reproducible: bool = False
     ended: Callable[[], None] = lambda: None
     said: Callable[[str], None] = lambda text: None
+    refusal: str = field(default="", init=False)
     _settings: Settings | None = field(default=None, init=False)
     _fed: OneUser | None = field(default=None, init=False)
     _computed: float = field(default=0.0, init=False)
@@ -137,6 +143,7 @@ class User:
             COLLABORATE: self._collaborate,
             ROUND: self._round,
             END: self._end,
+            REFUSED: self._refused,
         }
         if kind not in questions:
             raise UcflError(f"the server asks {kind[:40]!r}, which this version does not know.")
@@ -223,6 +230,11 @@ class User:
 
     def _end(self, _: RecordDict) -> RecordDict:
         self.said("the server says that training is over")
+        self.ended()
+        return content({})
+
+    def _refused(self, found: RecordDict) -> RecordDict:
+        self.refusal = first_line(Refused(said(Refusal, call_of(found)).why))
         self.ended()
         return content({})
 

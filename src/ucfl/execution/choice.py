@@ -55,13 +55,22 @@ def choose(
         keep_freed_memory()
     if options.get("plain", False):
         return Plain(device, precision)
+    alone = "chunk = 1"
     if chunk is None:
+        alone = _why_alone(users, batch, device)
         chunk = _default_chunk(users, batch, bytes_per_user, device)
     traced = device.type in ("cpu", "cuda") and steps >= WORTH_TRACING
     if chunk == 1 and not traced:
-        return Plain(device, precision)
+        return Plain(device, precision, f"{alone}, fewer than {WORTH_TRACING} steps a round")
     kind = Recorded if device.type == "cuda" else Stacked
     return kind(device, chunk, traced, options.get("compiled", False), precision)
+
+
+def _why_alone(users: int, batch: int, device: torch.device) -> str:
+    """Why nobody is stacked, where :func:`_default_chunk` says 1."""
+    if users == 1:
+        return "there is one"
+    return "memory for one" if device.type == "cuda" else f"batches above {SMALL_BATCH}"
 
 
 def _default_chunk(

@@ -17,14 +17,18 @@ from ucfl.execution.precision import Precision, computing
 
 @dataclass
 class Plain:
-    """The reference for the others, and what they hand over to what they cannot take."""
+    """The reference for the others, and what they hand over to what they cannot take.
+
+    ``reason`` says why it was chosen, where nobody asked for it.
+    """
 
     device: torch.device
     precision: Precision = "default"
+    reason: str = ""
     traces: int = 0
 
     def __str__(self) -> str:
-        return "plain: one user after another"
+        return "plain: one user after another" + (f" ({self.reason})" if self.reason else "")
 
     def map(
         self,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ucfl.errors import UcflError, first_line
+from ucfl.errors import UcflError, first_line, not_installed
 from ucfl.runs import Run
 from ucfl.runs.files import NotWritten
 from ucfl.runs.folder import EVALUATED
@@ -140,6 +140,4 @@ def _extra(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise UcflError(
-            f"{extra} is not installed here; add it with: pip install 'ucfl[{extra}]'."
-        ) from None
+        raise not_installed(f"ucfl export {extra} needs {module}", extra) from None

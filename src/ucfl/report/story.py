@@ -28,10 +28,11 @@ from ucfl.report.answer import (
 )
 from ucfl.report.collaboration import Panel, panels
 from ucfl.report.palette import GROUPS, styles
-from ucfl.runs import Record, Run, find_runs, paired
+from ucfl.runs import Record, Run, paired
 from ucfl.runs.arrivals import over_seeds
 from ucfl.runs.budget import Cost, pareto_front, spendings
-from ucfl.runs.folder import check_comparable, deviation
+from ucfl.runs.comparable import by_label
+from ucfl.runs.folder import deviation, runs_in
 from ucfl.runs.timing import unequal_rounds
 from ucfl.users.names import numbered_names
 from ucfl.wireless import SITES, SYSTEMS, Traffic, WirelessSystem, find
@@ -48,12 +49,7 @@ WEIGHT_STEP = 1e-4
 
 def gather(folders: Sequence[Path]) -> dict[str, list[Run]]:
     """The runs of several folders, by algorithm and seed; all of one scenario and one data set."""
-    runs: dict[str, list[Run]] = {}
-    for folder in folders:
-        for label, found in find_runs(folder).items():
-            runs.setdefault(label, []).extend(found)
-    check_comparable(runs)
-    return runs
+    return by_label([run for folder in folders for run in runs_in(folder)])
 
 
 def tell(runs: Mapping[str, Sequence[Run]]) -> Story:

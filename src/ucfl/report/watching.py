@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ucfl.errors import UcflError
-from ucfl.runs import Progress, Run, find_runs
-from ucfl.runs.folder import CHECKPOINT, HISTORY
+from ucfl.runs import Progress, Run
+from ucfl.runs.folder import CHECKPOINT, HISTORY, runs_in
 from ucfl.runs.lock import owner
 from ucfl.words import counted
 
@@ -19,7 +19,7 @@ def follow(folder: Path, pause: float = 1.0) -> Iterator[Progress]:
     Runs are stored every few seconds (``--checkpoint-seconds``), so rounds come in bunches. A run
     that nobody trains, since it was stopped, ends in an error that says so.
     """
-    found = [run for runs in find_runs(folder).values() for run in runs]
+    found = runs_in(folder)
     if len(found) > 1:
         raise UcflError(f"{folder} holds {len(found)} runs; watch one, such as {found[0].folder}.")
     place, told = found[0].folder, 0

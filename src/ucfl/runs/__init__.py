@@ -2,8 +2,9 @@
 
 from ucfl.runs.building import federation
 from ucfl.runs.callbacks import Callback, RoundInfo, StopRun
+from ucfl.runs.comparable import find_runs
 from ucfl.runs.compare import Comparison, compare, traffic_to_json
-from ucfl.runs.folder import Run, find_runs
+from ucfl.runs.folder import Run
 from ucfl.runs.loop import Stopped
 from ucfl.runs.planning import Question
 from ucfl.runs.progress import Progress

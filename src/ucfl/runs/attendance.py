@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ucfl import distributed
 from ucfl.algorithms import Algorithm, State
+from ucfl.algorithms.algorithm import declared
 from ucfl.federation import Federation
 from ucfl.federation.wire import LINKS
 from ucfl.runs.deadline import Deadline
@@ -73,7 +74,8 @@ class Attendance:
 
     def _traffic(self, asked: Tensor, state: State) -> Traffic:
         """What the round declares, as compressed as whole models are."""
-        sent = self.algorithm.next_traffic(self.fed.among(self.mine(asked)), state)
+        among = self.fed.among(self.mine(asked))
+        sent = declared(self.algorithm, "next_traffic", among, state)
         up, down = (self.fed.links.factor(link, self.fed.rows) for link in LINKS)
         return Traffic(down=down * sent.down, up=up * sent.up, work=sent.work)
 

@@ -138,6 +138,12 @@ def find_device(name: str) -> torch.device:
         return torch.device(name)
     try:
         device = torch.device(name)
+    except (RuntimeError, TypeError):  # which would list every kind that PyTorch knows
+        raise UcflError(
+            f"unknown device {name!r}; choose auto (a GPU where there is one), cpu, cuda, or "
+            "cuda:1 for the second GPU."
+        ) from None
+    try:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0].rstrip(".")

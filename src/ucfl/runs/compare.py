@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -17,15 +18,19 @@ from ucfl.federation import CohortFunction, Federation, Objective
 from ucfl.runs.arrivals import over_seeds
 from ucfl.runs.building import Engine, asked_for, federation, populated
 from ucfl.runs.callbacks import Callback
-from ucfl.runs.configuration import Configuration
+from ucfl.runs.comparable import Entry, conflict_with_stored
+from ucfl.runs.configuration import Configuration, explicit
 from ucfl.runs.folder import Run, deviation
 from ucfl.runs.loop import OnDivergence, OnNote
 from ucfl.runs.progress import OnRound, shown_in_notebook
 from ucfl.runs.record import Record
-from ucfl.runs.starting import check_served, train
+from ucfl.runs.starting import check_served, remarks, train
 from ucfl.runs.words import table
 from ucfl.users import ModelSource, Scenario, Users
 from ucfl.wireless import Traffic
+
+#: An algorithm as people give it: its name, itself, or its class.
+Asked = str | Algorithm | type[Algorithm]
 
 
 @dataclass(frozen=True)
@@ -99,9 +104,9 @@ def traffic_to_json(record: Record) -> dict[str, Any]:
 
 def compare(
     scenario: str | Scenario,
-    algorithms: Sequence[str | Algorithm | type[Algorithm]] | Literal["all"] = "all",
+    algorithms: Asked | Sequence[Asked] = "all",
     *,
-    seeds: Sequence[int] = (0,),
+    seeds: Iterable[int] = (0,),
     rounds: int | None = None,
     users: Users | str | Path | None = None,
     model: ModelSource | None = None,
@@ -120,15 +125,18 @@ def compare(
 
     Args:
         scenario: As in :func:`ucfl.run`.
-        algorithms: Each as in :func:`ucfl.run`; ``all`` are those of ucfl that can serve the users,
-            and which cannot is said.
+        algorithms: One or several, each as in :func:`ucfl.run`; ``all`` are those of ucfl that can
+            serve the users, and which cannot is said.
         seeds: Each is a run of every algorithm.
         rounds: As in :func:`ucfl.run`, like all that follow but ``out``.
-        users: The same users for every seed; without them, each seed draws the scenario's.
+        users: The same users for every seed, whose held-out examples stay the same: seeds decide
+            first weights and batches. Of a folder (here or as the scenario), each seed draws what
+            is held out; without them, each seed draws the scenario's users.
         model: In the place of the scenario's model.
         objective: In the place of the scenario's objective.
         participation: In the place of the scenario's participation.
-        out: The folder that the runs' folders go to.
+        out: The folder that the runs' folders go to. Where it holds runs that the new ones cannot
+            be compared with, a remark says so.
         resume: Go on with runs that are there and not finished.
         fresh: Replace runs that are there.
         on_divergence: ``drop`` or ``stop``.
@@ -150,44 +158,69 @@ def compare(
     scenario, given = asked_for(
         scenario, rounds=rounds, model=model, objective=objective, participation=participation
     )
-    chosen = _chosen(algorithms, seeds)
+    numbers = _numbers(seeds)
+    chosen = _chosen(algorithms, numbers)
     labels = [algorithm.label for algorithm in chosen]
     runs: dict[str, list[Run]] = {}
-    for seed in seeds:
+    note = on_note or (lambda text: None)
+    said: list[str] = []  # each remark once, and before what it concerns is trained
+    conflict = ""
+    for seed in numbers:
         scenario, people = populated(scenario, seed, users)
         fed = federation(scenario, seed, users=people, **given, **engine)
-        distributed.check_equal({"algorithms": labels, "seeds": seeds}, fed.device)
+        distributed.check_equal({"algorithms": labels, "seeds": numbers}, fed.device)
         if algorithms == "all":
-            chosen = _served(chosen, fed, on_note)
+            chosen = _served(chosen, fed, note)
         for algorithm in chosen:
             check_served(algorithm, fed)
-        for algorithm in chosen:
-            place = Path(out) / Configuration.of(scenario, algorithm, fed, people).folder_name
+        planned = _planned(Path(out), scenario, chosen, fed, people)
+        conflict = conflict or conflict_with_stored(Path(out), planned)
+        found = [*remarks(scenario, fed), conflict]
+        new = [remark for remark in found if remark and remark not in said]
+        said += new
+        for remark in new:
+            note(remark)
+        for algorithm, entry in zip(chosen, planned, strict=True):
             runs.setdefault(algorithm.label, []).append(
                 train(
                     scenario,
                     algorithm,
                     fed,
                     people,
-                    out=place,
+                    out=entry.folder,
                     resume=resume,
                     fresh=fresh,
                     on_divergence=on_divergence,
                     callbacks=callbacks,
                     on_round=shown_in_notebook(on_round),
-                    on_note=on_note,
+                    on_note=note,
                 )
             )
     # A method that cannot serve a later seed's users is in no row: means are over the same seeds.
-    runs = {label: each for label, each in runs.items() if len(each) == len(seeds)}
-    return Comparison(scenario, tuple(seeds), runs)
+    runs = {label: each for label, each in runs.items() if len(each) == len(numbers)}
+    return Comparison(scenario, numbers, runs)
 
 
-def _chosen(
-    algorithms: Sequence[str | Algorithm | type[Algorithm]] | Literal["all"], seeds: Sequence[int]
-) -> list[Algorithm]:
+def _numbers(seeds: Iterable[int]) -> tuple[int, ...]:
+    """The seeds as a person gave them; a number alone may mean one seed or so many."""
+    try:
+        return tuple(operator.index(seed) for seed in seeds)
+    except TypeError:
+        raise UcflError(
+            f"seeds={seeds!r:.60} is no list of whole numbers: write seeds=[3] for the seed 3 "
+            "alone, or seeds=range(3) for the seeds 0, 1 and 2."
+        ) from None
+
+
+def _chosen(algorithms: Asked | Sequence[Asked], seeds: Sequence[int]) -> list[Algorithm]:
     """The algorithms that were asked for; each of them, and of the seeds, once."""
-    chosen = [registry.find(one) for one in (REGISTRY if algorithms == "all" else algorithms)]
+    if algorithms == "all":
+        asked: Sequence[Asked] = list(REGISTRY)
+    elif isinstance(algorithms, Sequence) and not isinstance(algorithms, str):
+        asked = algorithms
+    else:
+        asked = [algorithms]
+    chosen = [registry.find(one) for one in asked]
     if not chosen or not seeds:
         raise UcflError("a comparison needs at least one algorithm and one seed.")
     for words, kind in (([one.label for one in chosen], "algorithm"), (list(seeds), "seed")):
@@ -196,9 +229,16 @@ def _chosen(
     return chosen
 
 
-def _served(
-    algorithms: Sequence[Algorithm], fed: Federation, on_note: OnNote | None
-) -> list[Algorithm]:
+def _planned(
+    out: Path, scenario: Scenario, algorithms: Sequence[Algorithm], fed: Federation, users: Users
+) -> list[Entry]:
+    """The runs of one seed, each in a folder of its own under ``out``."""
+    made = [Configuration.of(scenario, algorithm, fed, users) for algorithm in algorithms]
+    stored = explicit(scenario)
+    return [Entry.planned(out / one.folder_name, replace(one, scenario=stored)) for one in made]
+
+
+def _served(algorithms: Sequence[Algorithm], fed: Federation, note: OnNote) -> list[Algorithm]:
     """Those that can serve the users, with a word on each of the others."""
     able = []
     for algorithm in algorithms:
@@ -206,6 +246,5 @@ def _served(
             check_served(algorithm, fed)
             able.append(algorithm)
         except UcflError as error:
-            if on_note:
-                on_note(f"{algorithm.label} is left out: {error}")
+            note(f"{algorithm.label} is left out: {error}")
     return able

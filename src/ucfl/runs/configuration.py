@@ -23,6 +23,7 @@ from ucfl.users import Scenario, Users
 #: Fields of a later version; a default is not named, so that folders keep the names that they had.
 LATER = (
     "classes_per_user", "sigma", "fewest", "group_shares", "permute_pixels", "uplink", "downlink",
+    "target_column",
 )  # fmt: skip
 
 

@@ -225,7 +225,13 @@ def _replaceable(folder: Path, *, fresh: bool) -> set[str]:
     if not there:
         return set()
     if INDEX not in there:
-        raise UcflError(f"{folder} is not empty and holds no models; give another folder.")
+        runs = sorted(place.parent.name for place in folder.glob(f"*/{INDEX}"))
+        what = "models of several runs, in a folder for each" if runs else "no models"
+        few = ", ".join(runs or sorted(there)[:3])
+        raise UcflError(
+            f"{folder} holds {what} ({few[:120]}); give a folder of its own for the models of "
+            f"this run, as {folder / 'of-one-run'}."
+        )
     if not fresh:
         raise UcflError(
             f"{folder} holds models already; replace them with fresh=True (--fresh), or give "

@@ -30,6 +30,7 @@ from ucfl.runs.schema import StoredRun, checked
 from ucfl.runs.words import in_words
 from ucfl.users import Scenario, Split
 from ucfl.wireless import Audience, Traffic
+from ucfl.words import counted, either
 
 if TYPE_CHECKING:
     import pandas as pd  # slow to import, and only looked-at runs need it
@@ -228,8 +229,8 @@ def holds_runs(folder: Path) -> bool:
     return (folder / CONFIGURATION).exists() or any(folder.glob(f"*/{CONFIGURATION}"))
 
 
-def find_runs(folder: Path) -> dict[str, list[Run]]:
-    """The runs in a folder (or the folder itself), by algorithm, in order of their seeds."""
+def runs_in(folder: Path) -> list[Run]:
+    """The runs in a folder, or the folder itself."""
     places = [folder] if (folder / CONFIGURATION).exists() else sorted(folder.iterdir())
     places = [place for place in places if not place.name.endswith(UNFINISHED)]
     found = [Run.open(place) for place in places if (place / CONFIGURATION).exists()]
@@ -237,42 +238,7 @@ def find_runs(folder: Path) -> dict[str, list[Run]]:
         raise UcflError(
             f"{folder} holds no run: give a run's folder, or one with runs' folders in it."
         )
-    if len(names := {run.scenario.name for run in found}) > 1:
-        raise UcflError(
-            f"{folder} holds runs of several scenarios: {', '.join(sorted(names))}; give a run's "
-            "folder, or move the runs of each scenario to a folder of their own."
-        )
-    runs: dict[str, list[Run]] = {}
-    for run in sorted(found, key=lambda run: run.seed):
-        runs.setdefault(run.algorithm.label, []).append(run)
-    return runs
-
-
-def check_comparable(runs: Mapping[str, list[Run]], apart: Sequence[str] = ()) -> None:
-    """Sort each method's runs by seed; raise unless all are of one scenario and one data set.
-
-    Scenarios may differ in the fields ``apart``, which the methods' labels tell.
-    """
-    for label, found in runs.items():
-        found.sort(key=lambda run: run.seed)
-        if len({run.seed for run in found}) < len(found):
-            raise UcflError(f"{label} comes twice with one seed; give each run once.")
-    every = [run for found in runs.values() for run in found]
-    for run in every:
-        first, other = every[0].about["configuration"], run.about["configuration"]
-        old, new = first["scenario"], other["scenario"]
-        # What came later is named only where it is set, so either may lack a field.
-        differ = sorted(key for key in {*new, *old} - {*apart} if new.get(key) != old.get(key))
-        if differ:
-            raise UcflError(
-                f"{every[0].folder} and {run.folder} cannot be compared: their scenarios differ "
-                f"in {', '.join(differ)}; give runs of one scenario."
-            )
-    for seed in {run.seed for run in every}:
-        if len({r.about["configuration"]["data"] for r in every if r.seed == seed}) > 1:
-            raise UcflError(
-                f"the runs of seed {seed} have different users' data; give those of one data set."
-            )
+    return found
 
 
 def dropped_in_words(dropped: Mapping[int, int], names: Sequence[str]) -> str:
@@ -282,8 +248,9 @@ def dropped_in_words(dropped: Mapping[int, int], names: Sequence[str]) -> str:
     each = [f"{names[user]} (round {t})" for user, t in sorted(dropped.items())]
     few = ", ".join(each[:3]) + (f" and {len(each) - 3} more" if len(each) > 3 else "")
     return (
-        f"{len(each)} of {len(names)} users diverged and are absent since: {few}; means and worst "
-        "users are those of the others."
+        f"{len(each)} of {counted(len(names), 'user')} diverged and "
+        f"{either(len(each), 'is', 'are')} absent since: {few}; means and worst users are those of "
+        "the others."
     )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ucfl import distributed
 from ucfl.algorithms import Algorithm, State
-from ucfl.algorithms.algorithm import check_models, check_state
+from ucfl.algorithms.algorithm import check_models, check_state, declared, description
 from ucfl.errors import Diverged, UcflError
 from ucfl.federation import Federation, Memory, Wire
 from ucfl.federation.wire import LINKS
@@ -33,6 +33,7 @@ from ucfl.runs.progress import OnRound, Progress
 from ucfl.runs.provenance import measures, write_configuration
 from ucfl.users import Users
 from ucfl.wireless import Traffic
+from ucfl.words import either
 
 #: What becomes of a user whose model is no longer finite.
 OnDivergence = Literal["drop", "stop"]
@@ -75,7 +76,7 @@ class Loop:
         else:
             point = self._on_device(point)
         began -= point.seconds
-        once = self.algorithm.start_traffic(self.fed, point.state)
+        once = declared(self.algorithm, "start_traffic", self.fed, point.state)
         if distributed.is_first():
             self._describe(point, once)
         saved, first = time.perf_counter(), point.round + 1
@@ -141,8 +142,8 @@ class Loop:
             raise Diverged(error.users, self.users.names, error.round) from None
         check_state(self.algorithm.name, state)
         check_models(self.algorithm, self.fed, state, "start()")
-        if text := self.algorithm.describe(state):
-            self._note(f"{self.algorithm.label}: {text}")
+        if text := description(self.algorithm, state):
+            self._note(text)
         self.attendance.check(state, self.configuration.scenario.rounds)
         point = Checkpoint(0, 0.0, state, {}, torch.zeros(0, 3, dtype=torch.float64))
         return replace(self._told(point), history=self._evaluated(point))
@@ -211,13 +212,13 @@ class Loop:
 
     def _sent(self, fed: Federation, state: State) -> Traffic:
         """What a round has sent: what the algorithm declares, where links compress as it was."""
-        declared, wire = self.algorithm.traffic(fed, state), fed.wire
-        wire.check(self.algorithm.name, declared.down, declared.up, fed.rows.size)
+        whole, wire = declared(self.algorithm, "traffic", fed, state), fed.wire
+        wire.check(self.algorithm.name, whole.down, whole.up, fed.rows.size)
         up, down = (
             wire.bytes[link] / fed.rows.bytes if fed.links.compresses(link) else models
-            for link, models in zip(LINKS, (declared.up, declared.down), strict=True)
+            for link, models in zip(LINKS, (whole.up, whole.down), strict=True)
         )
-        return Traffic(down=down, up=up, work=declared.work)
+        return Traffic(down=down, up=up, work=whole.work)
 
     def _with_newcomers(self, point: Checkpoint) -> Checkpoint:
         """The last round, with what newcomers get out of it."""
@@ -270,9 +271,10 @@ class Loop:
         new[list(point.dropped)] = False
         if names := [self.users.names[user] for user in torch.nonzero(new)[:, 0].tolist()]:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            have = either(len(names), "has", "have")
             self._note(
-                f"after round {point.round}, {', '.join(names[:3])}{more} have no {metric}: it is "
-                "NaN for their models, which may not be finite; means are those of the others."
+                f"after round {point.round}, {', '.join(names[:3])}{more} {have} no {metric}: it "
+                "is NaN where a model may not be finite; means are those of the others."
             )
 
     def _tell(self, point: Checkpoint) -> None:

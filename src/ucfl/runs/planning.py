@@ -20,7 +20,8 @@ from ucfl.imports import load
 from ucfl.measure import Measure
 from ucfl.runs.budget import Spending, spendings
 from ucfl.runs.building import federation
-from ucfl.runs.folder import Run, check_comparable, find_runs
+from ucfl.runs.comparable import by_label
+from ucfl.runs.folder import Run, runs_in
 from ucfl.runs.timing import common_target, curve, unequal_rounds
 from ucfl.users import Scenario
 from ucfl.wireless import Plan
@@ -55,10 +56,7 @@ class Question:
 
         A method whose links were compressed is another choice than the same without.
         """
-        runs: dict[str, list[Run]] = {}
-        for run in (run for each in find_runs(folder).values() for run in each):
-            runs.setdefault(_label(run), []).append(run)
-        check_comparable(runs, apart=("uplink", "downlink"))
+        runs = by_label(runs_in(folder), _label, apart=("uplink", "downlink"))
         every = [run for each in runs.values() for run in each]
         learnt = [
             ((run.seed, *precedence(run.algorithm, found)), run, found.weights)

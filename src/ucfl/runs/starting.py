@@ -23,7 +23,7 @@ from ucfl.runs.attendance import Attendance
 from ucfl.runs.building import Engine, asked_for, federation, populated
 from ucfl.runs.callbacks import Callback
 from ucfl.runs.claim import check_wish, claimed, common_point
-from ucfl.runs.configuration import Configuration, explicit
+from ucfl.runs.configuration import Configuration, cohorts, explicit
 from ucfl.runs.deadline import Deadline
 from ucfl.runs.folder import (
     Run,
@@ -115,10 +115,15 @@ def run(
         scenario, rounds=rounds, model=model, objective=objective, participation=participation
     )
     scenario, users = populated(found, seed, users)
+    chosen = algorithms.find(algorithm)
+    fed = federation(scenario, seed, users=users, **given, **engine)
+    for remark in remarks(scenario, fed):
+        if on_note:
+            on_note(remark)
     return train(
         scenario,
-        algorithms.find(algorithm),
-        federation(scenario, seed, users=users, **given, **engine),
+        chosen,
+        fed,
         users,
         out=Path(out) if out is not None else None,
         resume=resume,
@@ -129,6 +134,17 @@ def run(
         on_round=shown_in_notebook(on_round),
         on_note=on_note,
     )
+
+
+def remarks(scenario: Scenario, fed: Federation) -> list[str]:
+    """What a person should know of a federation, whatever methods are run on it."""
+    found = []
+    if scenario.initialisation is None and explicit(scenario).initialisation == "own":
+        found.append(OWN_WEIGHTS)
+    compressed = fed.links.compresses("downlink")
+    if compressed and (scenario.deadline is not None or cohorts(fed)):
+        found.append(ABSENT)
+    return found
 
 
 def train(
@@ -152,13 +168,8 @@ def train(
             "callbacks see all users of a run, so they need one process: give none here."
         )
     check_wish(resume=resume, fresh=fresh)
-    if scenario.initialisation is None and explicit(scenario).initialisation == "own" and on_note:
-        on_note(OWN_WEIGHTS)
     scenario = explicit(scenario)
     configuration = Configuration.of(scenario, algorithm, fed, users)
-    absent = bool(configuration.cohorts) or scenario.deadline is not None
-    if absent and fed.links.compresses("downlink") and on_note:
-        on_note(ABSENT)
     folder = out or Path("runs") / configuration.folder_name
     identity = configuration.identity()
     distributed.check_equal(

@@ -24,13 +24,16 @@ OF_A_SPLIT = {
     "sigma": "lognormal",
     "fewest": "natural",
 }
+#: The same, with what also decides of a folder.
+HOW_USERS_ARE_MADE = ("held_out", "target_column", *HOW_A_DATA_SET_IS_SPLIT)
 #: All that says who the users are: equal users may come by other ways.
-OF_USERS = ("dataset", "users", "groups", "held_out", *HOW_A_DATA_SET_IS_SPLIT)
+OF_USERS = ("dataset", "users", "groups", *HOW_USERS_ARE_MADE)
 #: Fields that mean something beside a value of another one.
 BELONGS_TO = {
     **dict.fromkeys(OF_A_SPLIT, "split"),
     "users": "fewest",  # the people that are left follow from it
     "held_out": "test_images",
+    "target_column": "dataset",
     "momentum": "optimiser",
 }
 
@@ -55,6 +58,10 @@ def without_effect(scenario: Scenario) -> dict[str, str]:
                     "has no effect; leave it out, and name the folder in place of a scenario."
                 )
         return found
+    found["target_column"] = (
+        "'target_column' names a column of .csv files, so it has no effect on "
+        f"{scenario.dataset}; leave it out, or name the folder of those files as the scenario."
+    )
     if scenario.split == "natural":
         for field in ("users", "points", "test_images"):
             found[field] = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ucfl.arrays import read_npz
-from ucfl.errors import UcflError, UcflWarning
+from ucfl.errors import UcflError
 from ucfl.users.form import Pair
 from ucfl.users.tables import numbered, read_csvs
 
@@ -33,18 +32,17 @@ def user_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.npz")) or sorted(folder.glob("*.csv"))
 
 
-def input_shape(folder: Path) -> tuple[int, ...] | None:
-    """The shape of an example of the first user; None where that cannot be told."""
+def holds_images(folder: Path, smallest: int) -> bool:
+    """Whether the first user's examples are images, so many pixels wide and high or more."""
+    files = user_files(folder)
+    if not files or files[0].suffix == ".csv":
+        return False
     try:
-        file = user_files(folder)[0]
-        if file.suffix == ".csv":
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UcflWarning)  # said when the users are made
-                return tuple(read_csvs([file])[0]["x"].shape[1:])
-        arrays = read_npz(file, "")
-        return tuple((arrays["x"] if "x" in arrays else arrays["x_train"]).shape[1:])
+        arrays = read_npz(files[0], "")
+        shape = (arrays["x"] if "x" in arrays else arrays["x_train"]).shape[1:]
     except (UcflError, LookupError):  # said when the users are made
-        return None
+        return False
+    return len(shape) == 3 and min(shape[1:]) >= smallest
 
 
 def read_folder(
@@ -54,6 +52,8 @@ def read_folder(
 
     ``renumber``: whole-number labels of tables that are not 0, 1, 2 … become so, and have names.
     """
+    if not folder.is_dir():
+        raise UcflError(f"{folder} is no folder; give one with a file per user.")
     files = user_files(folder)
     if not files:
         raise UcflError(f"{folder} holds no .npz or .csv file; put one per user there.")

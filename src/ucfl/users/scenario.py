@@ -32,11 +32,12 @@ from ucfl.options import (
     reason,
 )
 from ucfl.users.drawing import draw
-from ucfl.users.effects import BELONGS_TO, HOW_A_DATA_SET_IS_SPLIT, is_folder, without_effect
+from ucfl.users.effects import BELONGS_TO, HOW_USERS_ARE_MADE, is_folder, without_effect
 from ucfl.users.given import OWN, ModelSource, model_name
 from ucfl.users.participation import Participation
 from ucfl.users.partition import FEWEST
 from ucfl.users.population import HELD_OUT, Users
+from ucfl.users.tables import TARGETS
 
 #: What other libraries call our fields, where the words are not alike.
 ELSEWHERE = {
@@ -97,6 +98,11 @@ class Scenario(BaseModel):
     )
     held_out: Annotated[float, Field(ge=0, lt=1)] = Field(
         HELD_OUT, description="share kept back, halved into validation and test"
+    )
+    target_column: str | None = Field(
+        None,
+        description="the column to learn of a folder's .csv files; if none, the one called "
+        f"{', '.join(TARGETS)}",
     )
     test_images: Count | None = Field(
         None, description="test on the data set's own first test images; validate on the next"
@@ -300,7 +306,7 @@ class Scenario(BaseModel):
         groups = 1 if users.groups is None else len(users.groups.unique())
         true: dict[str, Any] = {"users": len(users), "groups": groups}
         true |= {"dataset": f"{OWN}{users.source}"} if given else {}
-        for field in (*true, *(("held_out", *HOW_A_DATA_SET_IS_SPLIT) if given else ())):
+        for field in (*true, *(HOW_USERS_ARE_MADE if given else ())):
             if self._is_set(field) and getattr(self, field) != true.get(field):
                 raise UcflError(
                     f"scenario {self.name!r}: the users are there already, so {field!r} has no "
@@ -322,7 +328,11 @@ class Scenario(BaseModel):
         if is_folder(self.dataset):
             held_out = None if self.held_out == HELD_OUT else self.held_out
             users = Users.from_folder(
-                Path(self.dataset), held_out=held_out, numbers=self.targets_are_numbers, seed=seed
+                Path(self.dataset),
+                target=self.target_column,
+                held_out=held_out,
+                numbers=self.targets_are_numbers,
+                seed=seed,
             )
             self.serving(users, given=False)  # what it says of their groups must be true
             return users

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ucfl.errors import UcflError, first_line, unknown
 from ucfl.users.effects import is_folder
-from ucfl.users.folders import input_shape
+from ucfl.users.folders import holds_images
 from ucfl.users.scenario import Scenario
 
 SCENARIOS: dict[str, Scenario] = {
@@ -138,17 +138,11 @@ def find(name: str) -> Scenario:
     if name.endswith(".toml"):
         return _read(Path(name))
     if is_folder(name):
-        model = _model_for(input_shape(Path(name)))
+        model = "lenet5" if holds_images(Path(name), smallest=16) else "mlp"
         return Scenario(name=Path(name).resolve().name, dataset=name, model=model)
     raise unknown(
         "scenario", name, SCENARIOS, "A .toml file or a folder of .npz or .csv files works too."
     )
-
-
-def _model_for(shape: tuple[int, ...] | None) -> str:
-    """LeNet-5 for images that it can take, layers of all inputs for everything else."""
-    is_image = shape is None or (len(shape) == 3 and min(shape[1:]) >= 16)
-    return "lenet5" if is_image else "mlp"
 
 
 def _read(file: Path, above: tuple[Path, ...] = ()) -> Scenario:

@@ -66,14 +66,25 @@ def read_csvs(files: Sequence[Path], target: str | None = None) -> list[dict[str
     columns = tables[0].column_names
     if twice := [name for name in columns if columns.count(name) > 1]:
         raise UcflError(f"{files[0].name} has two columns {twice[0]!r}; give each its own name.")
-    chosen = target or next((name for name in TARGETS if name in columns), None)
+    known = [name for name in TARGETS if name in columns]
+    chosen = target or next(iter(known), None)
     if chosen is None:
         raise UcflError(
             f"{files[0].name} has no column {TARGETS[0]!r}, only {', '.join(columns)[:200]}; call "
-            f"the column that is to be learnt {' or '.join(TARGETS)}."
+            f"the column that is to be learnt {' or '.join(TARGETS)} in every file, or name it: "
+            "--set target_column=COLUMN on the command line, Users.from_folder(…, target=COLUMN) "
+            "in Python."
+        )
+    if target is None and len(known) > 1:
+        _note(
+            f"{files[0].name} has the columns {' and '.join(map(repr, known))}: {chosen!r} is "
+            "learnt, and the rest is input; to learn another one, name it (--set "
+            "target_column=COLUMN, in Python target=COLUMN), and take out what must not be input."
         )
     if chosen not in columns:
-        raise unknown(f"column of {files[0].name}", chosen, columns, "It was given as target=.")
+        raise unknown(
+            f"column of {files[0].name}", chosen, columns, "It was given as the one to learn."
+        )
     for file, table in zip(files, tables, strict=True):
         _check_columns(file, table, files[0], columns)
     inputs = [name for name in columns if name != chosen]
@@ -197,29 +208,38 @@ def _read(file: Path) -> pa.Table:
 def _numbers(column: Any, what: str) -> NDArray[np.float32]:
     """A column of inputs; numbers in tables are quantities, never tokens."""
     values = as_array(column, what)
-    if values.dtype.kind in "UO" and (odd := _few_texts(values)) is not None:
-        row, text = odd
+    if values.dtype.kind in "fiub":
+        numbers = values
+    elif texts := _texts(values):
+        row, text = texts[0]
+        if 2 * len(texts) < len(values):
+            raise UcflError(
+                f"{what} has the text {text[:80]!r} among numbers, in row {row + 1} of its "
+                "examples; mend it, or leave that example out."
+            )
         raise UcflError(
-            f"{what} has the text {text[:80]!r} among numbers, in row {row + 1} of its examples; "
-            "mend it, or leave that example out."
+            f"{what} holds text, as {text[:80]!r}, and inputs are numbers: encode it, alike for "
+            "all users (pandas.get_dummies makes a column of 0 and 1 for each word), or leave the "
+            "column out."
         )
-    if values.dtype.kind not in "fiub":
+    else:  # numbers as texts, and gaps alone
+        numbers = values.astype(np.float64)
+    if numbers.dtype.kind == "f" and (gaps := np.isnan(numbers)).any():
         raise UcflError(
-            f"{what} holds {values.dtype} and no numbers; turn it into numbers, or leave it out."
+            f"{what} has gaps, the first in row {gaps.argmax() + 1} of its examples; fill them in, "
+            "or leave the examples out."
         )
-    if values.dtype.kind == "f" and np.isnan(values).any():
-        raise UcflError(f"{what} has gaps; fill them in, or leave the examples out.")
-    return values.astype(np.float32)
+    return numbers.astype(np.float32)
 
 
-def _few_texts(values: NDArray[Any]) -> tuple[int, str] | None:
-    """The first value that is no number, where most of the column are; None: few are."""
-    texts = [
+def _texts(values: NDArray[Any]) -> list[tuple[int, str]]:
+    """The values that are no numbers, by their rows; gaps are neither, and dates are texts."""
+    values = values.astype(str) if values.dtype.kind in "mM" else values
+    return [
         (row, str(value))
-        for row, value in enumerate(values.tolist())
+        for row, value in enumerate(values)
         if value is not None and not _is_number(value)
     ]
-    return texts[0] if texts and 2 * len(texts) < len(values) else None
 
 
 def _is_number(value: Any) -> bool:

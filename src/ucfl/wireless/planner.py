@@ -192,10 +192,11 @@ def _reason(options: list[Option], best: Option, name: str, unit: str) -> str:
         said += ", but for a difference that is not worth more streams"
     slower = f"{best.slowdown:.3g} times"
     than_fedavg = "as long as" if slower == "1 times" else slower
-    said += f"; a round takes {best.round_time:.3g} {unit}, {than_fedavg} FedAvg's"
-    most = options[-1]
-    if most.streams > best.streams:
-        said += f", where {most.streams} streams would take {most.round_time:.3g} {unit}"
+    most, takes = options[-1], f"{best.round_time:.3g} {unit}"
+    said += f"; a round takes {takes}, {than_fedavg} FedAvg's"
+    would_take = f"{most.round_time:.3g} {unit}"
+    if most.streams > best.streams and would_take != takes:
+        said += f", where {most.streams} streams would take {would_take}"
     if best.silhouette <= 0 and best.streams == 1:
         said += "; no grouping of these users fits better than one"
     return said + "."

@@ -1,4 +1,4 @@
-"""A second source of SNRs and block errors: Sionna (``pip install 'ucfl[radio]'``).
+"""A second source of SNRs and block errors: Sionna (the extra ``radio``).
 
 Where users are, what they see, path loss and walls are drawn by us; Sionna draws shadowing and fast
 fading for them (TR 38.901, clause 7.5), and has block error rates of NR's codes, simulated. (Below
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ucfl.errors import UcflError
+from ucfl.errors import not_installed
 from ucfl.wireless.channel import Floats
 from ucfl.wireless.link import Steps
 from ucfl.wireless.placement import Placement
@@ -152,7 +152,4 @@ def _required() -> None:
     try:
         import sionna.phy  # noqa: F401
     except ImportError as error:
-        raise UcflError(
-            "channel=sionna and rate=sionna need Sionna: pip install 'ucfl[radio]' (with the "
-            f"constraints of this project, or it may replace PyTorch): {error}."
-        ) from error
+        raise not_installed("channel=sionna and rate=sionna need Sionna", "radio") from error
