@@ -253,9 +253,7 @@ def show_fronts(found: Mapping[str, Spending], measure: Measure, unit: str) -> N
                 ]
             )
         # Of two that cost the same as people read it, the better one.
-        rows = [
-            row for row, after in zip(rows, [*rows[1:], [""]], strict=True) if row[0] != after[0]
-        ]
+        rows = list({row[0]: row for row in rows}.values())
         if rows:
             headers = ["for", "take", "rounds", f"test {measure.words}{measure.unit}"]
             what = "time" if kind == "time" else "energy"

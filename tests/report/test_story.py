@@ -327,7 +327,7 @@ def test_a_run_without_a_stored_round_is_refused(tmp_path):
 )
 def test_users_who_are_better_off_with_one_model_are_counted_in_words(capsys, values, words):
     final = {"mine": [100 * value for value in values], "fedavg": [50.0] * 3}
-    users = {"seed": 0, "names": ["al", "bo", "cy"], "final": final, "collaboration": None}
+    users = {"seed": 0, "names": ["al", "bo", "cy"], "final": final, "collaborations": {}}
     display._show_users({"personal": "mine", "measure": asdict(ACCURACY)}, users)
     assert words in capsys.readouterr().out
 
