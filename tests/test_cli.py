@@ -1,7 +1,6 @@
 """The command line as a person meets it: real processes, exit codes, what is printed where."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,7 +10,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from runs.test_runs import ucfl_command, write_users
+from commands import run_ucfl, ucfl_command
+from runs.test_runs import write_users
 from ucfl import cli
 from ucfl.cli import app
 from ucfl.cli.common import seeds_from
@@ -28,14 +28,7 @@ def data(tmp_path):
 
 
 def ucfl(*arguments, cwd, **environment):
-    return subprocess.run(
-        ucfl_command(*arguments),
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**os.environ, "UCFL_DATA": str(cwd / "no-data"), **environment},
-        check=False,
-    )
+    return run_ucfl(*arguments, cwd=cwd, **{"UCFL_DATA": str(cwd / "no-data"), **environment})
 
 
 def test_run_prints_a_table_and_says_where_it_is(data, tmp_path):
@@ -337,7 +330,7 @@ def test_the_process_itself_exits_with_2_and_shows_no_traceback(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_says_how_to_go_on(data, tmp_path, number):
-    options = ["run", data, "--model", "mlp", "--rounds", 500, "--out", tmp_path / "r"]
+    options = ["run", data, "--model", "mlp", "--rounds", 200, "--out", tmp_path / "r"]
     process = subprocess.Popen(
         ucfl_command(*options),
         stdout=subprocess.PIPE,
@@ -348,12 +341,12 @@ def test_a_stopped_run_says_how_to_go_on(data, tmp_path, number):
     )
     said = process.stderr.readline(), process.stderr.readline()
     assert said[0].startswith("ucfl: executor: ")
-    assert "round 50/500" in said[1]  # a tenth of the rounds is done
+    assert "round 20/200" in said[1]  # a tenth of the rounds is done
     process.send_signal(number)
     err = process.stderr.read()
     assert process.wait() == 130
     assert "--resume goes on" in err
-    longer = [*options[:4], "--rounds", 501, *options[6:], "--resume"]
+    longer = [*options[:4], "--rounds", 201, *options[6:], "--resume"]
     assert ucfl(*longer, cwd=tmp_path).returncode == 0
 
 

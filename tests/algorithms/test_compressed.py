@@ -21,7 +21,7 @@ REFUSED = ("fedfomo", "adaptive-user-centric")
 SILENT = ("local",)
 WITH_PARTS = [*(name for name in REGISTRY if name not in REFUSED), "fedper:personal=1+5"]
 LOSSY = [
-    ("quantise:bits=8", 1.0),
+    pytest.param("quantise:bits=8", 1.0, marks=pytest.mark.long),
     ("quantise:bits=4", 0.4),
     ("top-k:share=0.05", 0.4),
     ("sketch:share=0.1", 1.0),

@@ -1,14 +1,12 @@
 """FedPer: a part of the model stays with its user."""
 
-import subprocess
-
 import pytest
 import torch
 from torch import nn
 
 import ucfl
+from commands import run_ucfl
 from conftest import DEVICE, close, make_federation, make_users
-from runs.test_runs import ucfl_command
 from ucfl.algorithms import find
 from ucfl.errors import UcflError
 from ucfl.federation import Federation, LocalTraining
@@ -98,13 +96,7 @@ def test_a_part_that_cannot_be_is_told_in_one_sentence(personal, model, sentence
 
 
 def test_and_the_exit_code_is_2(tmp_path):
-    done = subprocess.run(
-        ucfl_command("run", "--algorithm", "fedper:personal=conv1", "--model", "mlp"),
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-    )
+    done = run_ucfl("run", "--algorithm", "fedper:personal=conv1", "--model", "mlp", cwd=tmp_path)
     assert done.returncode == 2
     said = " ".join(done.stderr.split())
     assert said.endswith(

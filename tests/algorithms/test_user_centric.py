@@ -141,12 +141,11 @@ def test_pytorchs_own_initialisation_hides_the_groups_and_is_warned_of():
 
 
 def test_rotated_mnist_is_learnt_better_than_alone_or_all_together(tmp_path):
-    names = ["fedavg", "local", "oracle", "user-centric", "user-centric:streams=auto"]
-    runs = ucfl.compare("rotated-mnist", names, rounds=12, out=tmp_path).runs
+    names = ["fedavg", "local", "oracle", "user-centric:streams=auto"]
+    runs = ucfl.compare("rotated-mnist", names, rounds=10, out=tmp_path).runs
     mean = {name: runs[name][0].summary["mean"]["final"] for name in names}
-    for name in names[3:]:
-        assert mean[name] > max(mean["fedavg"], mean["local"])
-        assert mean[name] >= mean["oracle"] - 8  # one seed; `make test-long` asks for 6 over five
+    assert mean[names[3]] > max(mean["fedavg"], mean["local"])
+    assert mean[names[3]] >= mean["oracle"] - 8  # one seed; `make test-long` asks for 6 over five
 
 
 @pytest.mark.long

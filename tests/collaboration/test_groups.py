@@ -34,8 +34,15 @@ def test_planted_groups_are_found(sizes, seed):
     assert abs(found.spread) < 0.5
 
 
-@pytest.mark.parametrize("alpha", [0.1, 1.0, 50.0])
-@pytest.mark.parametrize("own", [0.0, 0.5, 3.0])
+OWN, ALPHA = (0.0, 0.5, 3.0), (0.1, 1.0, 50.0)
+POPULATIONS = [
+    pytest.param(own, alpha, marks=[] if i == j else pytest.mark.long)
+    for i, own in enumerate(OWN)
+    for j, alpha in enumerate(ALPHA)
+]
+
+
+@pytest.mark.parametrize(("own", "alpha"), POPULATIONS)
 def test_one_population_is_not_split(own, alpha):
     """Alike, or each user off by a normal draw: at level 0.01, at most one of 25 federations."""
     split_up = 0

@@ -4,7 +4,7 @@ import pytest
 
 from paper.making import result
 from ucfl.paper import PAPER
-from ucfl.paper.beyond import goals
+from ucfl.paper.beyond import adaptive_goals, goals, layered_goals
 from ucfl.paper.figures import beyond as drawn
 from ucfl.paper.held_out import LAYERED
 from ucfl.paper.items import ADAPTIVE, ITEMS, sweep_entries
@@ -38,11 +38,8 @@ def made(**changes):
 
 def goal(cells, *words):
     about = words if "layered" in words else ("adaptive ", *words)
-    (found,) = [
-        c
-        for c in goals(PAPER, cells)
-        if all(word in c.claim for word in about) and ("layered" in c.claim) == ("layered" in words)
-    ]
+    claims = layered_goals if "layered" in words else adaptive_goals
+    (found,) = [c for c in claims(PAPER, cells) if all(word in c.claim for word in about)]
     return found
 
 

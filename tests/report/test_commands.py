@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from runs.test_runs import ucfl_command, write_users
+from commands import run_ucfl, ucfl_command
+from runs.test_runs import write_users
 from stories import learnt_first
 from ucfl import cli
 from ucfl.errors import UcflError
@@ -104,9 +105,7 @@ def test_watch_follows_a_run_of_another_process_to_its_end(tmp_path):
     )
     while not (out / "run.json").exists():
         assert trainer.poll() is None
-    done = subprocess.run(
-        ucfl_command("watch", out), capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run_ucfl("watch", out)
     assert trainer.wait() == 0
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()
@@ -138,8 +137,7 @@ def apart(code, *arguments):
 
 def export(kind, *arguments):
     """The exit code and what was said; without the extra, one sentence."""
-    command = ucfl_command("export", kind, *arguments)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_ucfl("export", kind, *arguments)
     if find_spec(kind) is None:
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert f"pip install 'ucfl[{kind}]'" in done.stderr
@@ -194,12 +192,7 @@ def test_models_are_written_user_by_user(ucfl, runs, folder, tmp_path):
 
 
 def test_a_tracking_uri_that_nothing_answers_is_one_sentence(runs, tmp_path):
-    done = subprocess.run(
-        ucfl_command("export", "mlflow", runs["fedavg"][0].folder, "--to", "nonsense://x"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_ucfl("export", "mlflow", runs["fedavg"][0].folder, "--to", "nonsense://x")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("ucfl: ")

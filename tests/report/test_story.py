@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import ucfl
+from commands import run_ucfl
 from conftest import make_users
 from report.synthetic import write_runs
-from runs.test_runs import ucfl_command, write_users
+from runs.test_runs import write_users
 from stories import learnt_first
 from ucfl import display
 from ucfl.errors import UcflError
@@ -375,7 +376,7 @@ def test_a_run_says_whether_a_program_or_the_command_line_made_it(tmp_path):
     assert repeat["programs"] == ["Made from Python, by trial.py: run that program again."]
     write_users(tmp_path / "data")
     arguments = ["run", "data", "--model", "mlp", "--rounds", "1", "--out", "typed"]
-    subprocess.run(ucfl_command(*arguments), cwd=tmp_path, check=True, capture_output=True)
+    run_ucfl(*arguments, cwd=tmp_path, check=True)
     repeat = tell(gather([tmp_path / "typed"]))["repeat"]
     assert repeat["commands"] == [shlex.join(["ucfl", *arguments])]
     assert repeat["programs"] == []

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 
 import numpy as np
@@ -11,8 +10,9 @@ import torch
 from torch import nn
 
 import ucfl
+from commands import run_ucfl
 from conftest import make_users
-from runs.test_runs import ucfl_command, write_users
+from runs.test_runs import write_users
 from ucfl.algorithms import REGISTRY, find
 from ucfl.algorithms.fedprox import FedProx
 from ucfl.errors import UcflError
@@ -131,12 +131,8 @@ def test_all_are_those_that_can_serve_the_users(tmp_path):
 
 def test_a_folder_is_compared_with_the_defaults(tmp_path):
     write_users(tmp_path / "data", points=20)
-    done = subprocess.run(
-        ucfl_command("compare", "data", "--model", "logistic", "--rounds", 1, "--json"),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
+    done = run_ucfl(
+        "compare", "data", "--model", "logistic", "--rounds", 1, "--json", cwd=tmp_path, check=True
     )
     assert set(json.loads(done.stdout)["algorithms"]) == set(REGISTRY) - {
         "oracle",

@@ -1,7 +1,6 @@
 """Runs with compressed links: resumed, shared out to processes, timed, and told in words."""
 
 import json
-import subprocess
 
 import numpy as np
 import pandas as pd
@@ -10,9 +9,10 @@ import torch
 from safetensors.torch import load_file
 
 import ucfl
+from commands import run_ucfl
 from conftest import make_users
 from runs.test_processes import in_two_processes
-from runs.test_runs import QUICK, quick, ucfl_command, write_users
+from runs.test_runs import QUICK, quick, write_users
 from ucfl.errors import UcflError
 from ucfl.federation import Links, Wire
 from ucfl.report import gather, tell
@@ -91,12 +91,7 @@ def test_two_processes_give_the_results_of_one(tmp_path):
     options += ["--set", "downlink=quantise:bits=8"]
     two = in_two_processes(*options, "--out", tmp_path / "two")
     assert two.returncode == 0, two.stderr
-    one = subprocess.run(
-        ucfl_command(*options, "--out", tmp_path / "one"),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    one = run_ucfl(*options, "--out", tmp_path / "one", check=True)
     rows = [json.loads(done.stdout)["algorithms"] for done in (one, two)]
     for folder in sorted((tmp_path / "one").iterdir()):
         alone, shared = (Run.open(tmp_path / kind / folder.name) for kind in ("one", "two"))
@@ -209,12 +204,7 @@ def test_a_plan_tells_runs_by_their_bits(tmp_path):
 def test_the_command_line_reports_bytes_and_refuses_in_a_sentence(tmp_path):
     write_users(tmp_path / "data")
     options = ["run", tmp_path / "data", "--model", "mlp", "--rounds", 2, "--json", "--set"]
-    done = subprocess.run(
-        ucfl_command(*options, "uplink=quantise:bits=8", "--out", tmp_path / "r"),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_ucfl(*options, "uplink=quantise:bits=8", "--out", tmp_path / "r", check=True)
     said, run = json.loads(done.stdout), Run.open(tmp_path / "r")
     sizes = [int(np.prod(shape)) for shape in run.about["tensors"].values()]
     assert said["uplink"] == "quantise:bits=8"
@@ -225,12 +215,7 @@ def test_the_command_line_reports_bytes_and_refuses_in_a_sentence(tmp_path):
         ("downlink=quantise:bits=40", "bits=40"),
         ("uplink=top-k:share=5", "share=5"),
     ):
-        done = subprocess.run(
-            ucfl_command(*options, wrong, "--out", tmp_path / "x"),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_ucfl(*options, wrong, "--out", tmp_path / "x")
         assert done.returncode == 2
         assert sentence in done.stderr
         assert "Traceback" not in done.stderr

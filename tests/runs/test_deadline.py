@@ -2,15 +2,14 @@
 
 import json
 import math
-import subprocess
 
 import numpy as np
 import pytest
 import torch
 
 import ucfl
+from commands import run_ucfl
 from conftest import make_users, model_for
-from runs.test_runs import ucfl_command
 from ucfl.algorithms import REGISTRY
 from ucfl.errors import UcflError
 from ucfl.runs import curve
@@ -243,12 +242,8 @@ def test_the_deadline_is_part_of_the_configuration(tmp_path):
 
 
 def test_from_the_command_line(tmp_path):
-    done = subprocess.run(
-        ucfl_command("run", "--set", "deadline=2", "--set", "system=wired", "--model", "logistic"),
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
+    done = run_ucfl(
+        "run", "--set", "deadline=2", "--set", "system=wired", "--model", "logistic", cwd=tmp_path
     )
     assert done.returncode == 2
     assert "the fastest user takes 3 T_dl for a round of" in " ".join(done.stderr.split())

@@ -76,8 +76,15 @@ def recorded(run, user):
 
 
 @pytest.mark.filterwarnings("ignore::ucfl.errors.UcflWarning")  # few users, all alike
-@pytest.mark.parametrize("participation", [1.0, "3 users"])
-@pytest.mark.parametrize(("kind", "model"), [("float64", "mlp"), ("uint8", BATCH_NORM)])
+@pytest.mark.parametrize(
+    ("kind", "model", "participation"),
+    [
+        ("float64", "mlp", 1.0),
+        ("uint8", BATCH_NORM, "3 users"),
+        pytest.param("float64", "mlp", "3 users", marks=pytest.mark.long),
+        pytest.param("uint8", BATCH_NORM, 1.0, marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize("algorithm", REGISTRY)
 def test_the_model_of_every_user_is_the_one_that_the_run_evaluated(
     tmp_path, algorithm, kind, model, participation

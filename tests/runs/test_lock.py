@@ -12,7 +12,8 @@ from unittest.mock import Mock
 import pandas as pd
 import pytest
 
-from runs.test_runs import RUN, finished, quick, ucfl_command, write_users
+from commands import run_ucfl
+from runs.test_runs import RUN, finished, quick, write_users
 from ucfl.algorithms.fedavg import FedAvg
 from ucfl.errors import UcflError, UcflWarning
 from ucfl.report import follow
@@ -43,9 +44,7 @@ def test_a_dead_owners_lock_is_taken_over_with_a_word(tmp_path):
     died = subprocess.run([sys.executable, KILLED, "trained", "3", *arguments], capture_output=True)
     assert died.returncode == -signal.SIGKILL
     owner = json.loads((tmp_path / ".r.lock").read_text())
-    resumed = subprocess.run(
-        ucfl_command(*command, "--resume"), capture_output=True, text=True, check=True
-    )
+    resumed = run_ucfl(*command, "--resume", check=True)
     assert f"taken over from process {owner['pid']}" in resumed.stderr
     assert not (tmp_path / ".r.lock").exists()
 

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import torch
 from typer.testing import CliRunner
 
 import ucfl
+from commands import run_ucfl, ucfl_command
 from conftest import make_users
 from runs.test_runs import QUICK, write_users
 from stories import learnt_first
@@ -37,15 +37,12 @@ def the_pages_method():
 
 
 def ucfl_in(folder, *arguments, check=True):
-    command = [sys.executable, "-m", "ucfl", *map(str, arguments)]
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=check, env=ENVIRONMENT
-    )
+    return run_ucfl(*arguments, cwd=folder, check=check, **ENVIRONMENT)
 
 
 def killed_after_some_rounds(folder, *arguments):
     """Start a run and kill it, once it has stored a round and before it has stored the last."""
-    command = [sys.executable, "-m", "ucfl", *map(str, arguments)]
+    command = ucfl_command(*arguments)
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, **quiet)
     while not (folder / "killed" / CHECKPOINT).exists():

@@ -12,7 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from runs.test_runs import ucfl_command, write_users
+from commands import run_ucfl
+from runs.test_runs import write_users
 from stories import learnt_first
 from ucfl import distributed
 from ucfl.algorithms import REGISTRY, find
@@ -61,12 +62,7 @@ def test_two_processes_give_the_results_of_one(settings, names, data, tmp_path):
     two = in_two_processes(*options, "--out", tmp_path / "two")
     assert two.returncode == 0, two.stderr
     json.loads(two.stdout)  # one object, from the first process alone
-    one = subprocess.run(
-        ucfl_command(*options, "--out", tmp_path / "one"),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    one = run_ucfl(*options, "--out", tmp_path / "one", check=True)
     assert one.returncode == 0
     folders = sorted(p.name for p in (tmp_path / "one").iterdir())
     assert sorted(p.name for p in (tmp_path / "two").iterdir()) == folders
@@ -259,9 +255,7 @@ def test_processes_whose_users_are_of_unlike_groups_agree_on_who_shares_what(tmp
     ]
     two = in_two_processes(*options, "--out", tmp_path / "two")
     assert two.returncode == 0, two.stderr
-    subprocess.run(
-        ucfl_command(*options, "--out", tmp_path / "one"), capture_output=True, check=True
-    )
+    run_ucfl(*options, "--out", tmp_path / "one", check=True)
     alone, shared = (Run.open(tmp_path / kind) for kind in ("one", "two"))
     assert alone.history.value.tolist() == pytest.approx(shared.history.value.tolist(), abs=1e-4)
     for one, other in zip(alone.record.audience.parts, shared.record.audience.parts, strict=True):

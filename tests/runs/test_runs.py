@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import ucfl
+from commands import run_ucfl, ucfl_command
 from conftest import make_users, model_for
 from ucfl.errors import UcflError
 from ucfl.measure import ACCURACY
@@ -39,10 +40,6 @@ def write_users(folder, users=6, points=40, pixels=12):
     for i in range(users):
         y = rng.integers(0, 3, points)
         np.savez(folder / f"u{i}.npz", x=patterns[y] + rng.normal(size=(points, pixels)), y=y)
-
-
-def ucfl_command(*arguments):
-    return [sys.executable, "-m", "ucfl", *map(str, arguments)]
 
 
 def test_a_run_folder_holds_everything(tmp_path):
@@ -238,7 +235,7 @@ RUN += ["--set", "batch=4"]
 
 def finished(*arguments):
     """What a run prints; a resumed one counts the seconds of its own."""
-    done = subprocess.run(ucfl_command(*arguments), capture_output=True, check=True, text=True)
+    done = run_ucfl(*arguments, check=True)
     return {key: value for key, value in json.loads(done.stdout).items() if key != "folder"}
 
 
