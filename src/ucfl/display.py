@@ -271,16 +271,27 @@ def show_best(
     )
     untested = [rival for rival in others if rival.p is None]
     same = [rival for rival in others if rival.p is not None and not rival.shown]
-    if same:
-        named = [f"{r.point.label} ({r.point.text(measure)}{measure.sign})" for r in same[:NAMED]]
-        more = f" and {len(same) - NAMED} more" if len(same) > NAMED else ""
-        said += f" A paired test over seeds does not tell it from {', '.join(named)}{more}."
-    if untested:
+    worth = measure.goodness(best.test)
+    better = [one for one in others if one.shown and measure.goodness(one.point.test) > worth]
+    if better:
+        are = either(len(better), "is", "are")
         said += (
-            " Whether others are as good cannot be told from so few seeds: run three or more of "
-            "each method."
+            f" By test data, {_named(better, measure)} {are} better (a paired test over seeds), "
+            f"but validation data, which choose, prefer {best.label}."
         )
+    if same:
+        said += f" A paired test over seeds does not tell it from {_named(same, measure)}."
+    if untested:
+        names = _named(untested, measure)
+        said += f" It shares too few seeds with {names} for a test: run three or more with both."
     answers.print(said, soft_wrap=True)
+
+
+def _named(rivals: Sequence[Rival], measure: Measure) -> str:
+    """The first of some methods with their test values, and how many more there are."""
+    words = [f"{r.point.label} ({r.point.text(measure)}{measure.sign})" for r in rivals[:NAMED]]
+    more = f" and {len(rivals) - NAMED} more" if len(rivals) > NAMED else ""
+    return ", ".join(words) + more
 
 
 def show_times(times: dict[str, Any], unit: str) -> None:

@@ -127,6 +127,16 @@ def test_a_users_file_is_one_users(tmp_path: Path) -> None:
         one_user(tmp_path / "none")
 
 
+def test_a_users_table_may_call_its_target_as_it_likes(tmp_path: Path) -> None:
+    """Known mistake: the advice was an option that the command does not have."""
+    (tmp_path / "u.csv").write_text("age,level\n" + "3,0\n5,1\n" * 10)
+    with pytest.raises(UcflError, match="--target-column COLUMN for ucfl deploy user"):
+        one_user(tmp_path)
+    assert one_user(tmp_path, "level").classes == 2
+    found = ucfl_command("deploy", "user", "--help", COLUMNS="200", TERM="dumb")
+    assert "--target-column" in found.stdout
+
+
 def test_nothing_calls_home() -> None:
     code = (
         "import ucfl.deploy, os; from flwr.supercore import telemetry as t; import json;"

@@ -6,8 +6,10 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -18,12 +20,15 @@ pytest.importorskip("flwr")
 from flwr.app import RecordDict
 
 from deploy.loopback import SCENARIO, Loopback, loopback, people
+from ucfl.algorithms import find
+from ucfl.deploy.contact import Contact, Plan
 from ucfl.deploy.contents import Refused, call_of, content, record, tensors_of
 from ucfl.deploy.keeping import Store
 from ucfl.deploy.processes import take_part, write_user
-from ucfl.deploy.protocol import MEASURED, METRICS, ROUND, UPLOAD, Joined, said
+from ucfl.deploy.protocol import JOIN, MEASURED, METRICS, REFUSED, ROUND, UPLOAD, Joined, said
+from ucfl.deploy.roster import Roster
 from ucfl.deploy.secret_files import AUTHORITY
-from ucfl.deploy.superlink import SuperLink
+from ucfl.deploy.superlink import Reply, SuperLink
 from ucfl.deploy.supernode import SuperNode
 from ucfl.deploy.user import User
 from ucfl.errors import Diverged, UcflError
@@ -130,6 +135,37 @@ def test_seconds_that_nobody_asked_for_are_refused(
         run = found.train("fedavg", 4, rounds=1)
     assert "refused: the answer of user-03: its values do not fit: seconds" in caplog.text
     assert run.checkpoint.cohorts.tolist() == [[True, True, True, False]]
+
+
+class Reconnecting:
+    """A link whose only user answers with nothing, and is another process right after."""
+
+    def __init__(self, again: bool) -> None:
+        self.again, self.kinds, self.since = again, list[str](), 0.0
+
+    def online(self) -> set[str]:
+        return {"a"}
+
+    def came(self, user: str) -> float:
+        return self.since
+
+    def send(self, contents: Mapping[str, RecordDict], kind: str, seconds: float) -> None:
+        self.kinds += [kind] * len(contents)
+
+    def replies(self, end: float) -> Iterator[Reply]:
+        yield Reply("a", None, "it broke")
+        if self.again:
+            self.since = time.monotonic()
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_who_comes_back_while_others_answer_is_another_process(again: bool, tmp_path: Path) -> None:
+    """Known mistake: it was told the refusal of the process before, and ended."""
+    link, plan = Reconnecting(again), Plan(SCENARIO, find("fedavg"), seed=0, users=1, deadline=9.0)
+    contact = Contact(plan, cast("SuperLink", link), dict, tmp_path)
+    assert contact.asked_to_join({"a"}, cast("Roster", None)) == []
+    assert contact.arrived() == ({"a"} if again else set())
+    assert link.kinds == ([JOIN] if again else [JOIN, REFUSED])
 
 
 def test_where_everybody_diverges_the_run_ends_with_a_sentence(tmp_path: Path) -> None:

@@ -414,8 +414,22 @@ def test_the_best_other_method_is_named_and_those_ahead_are_counted():
         }
     )
     rows = {row[0]: row[1:] for row in HELD_OUT["best-others"](found).rows}
-    assert rows[PLACE] == ["65.0", "ditto", "68.0", "+3.0 ± 2.8", "2 of 3"]
-    assert rows["mnist-iid"] == ["–"] * 5
+    assert rows[PLACE] == ["65.0", "ditto", "68.0", "+3.0 ± 2.8", "2", "2 of 3"]
+    assert rows["mnist-iid"] == ["–"] * 6
+
+
+def test_one_seed_has_no_deviation_and_a_method_without_a_value_is_nowhere():
+    nan = float("nan")
+    found = placed(
+        {
+            LAYERED: {10: (60.0, 30.0), 11: (70.0, 20.0)},
+            "apfl": {10: (nan, nan), 11: (nan, nan)},
+            "ifca": {11: (66.0, 0.0)},
+        }
+    )
+    rows = {row[0]: row[1:] for row in HELD_OUT["best-others"](found).rows}
+    assert rows[PLACE] == ["70.0", "ifca", "66.0", "-4.0", "1", "0 of 1"]
+    assert [row[0] for row in HELD_OUT["pairs"](found).rows] == ["ifca"]
 
 
 def test_pairs_are_counted_over_federations_on_the_seeds_that_both_have():

@@ -103,6 +103,15 @@ def test_a_cell_holds_what_its_run_would_say(reproduced, tmp_path):
     assert kept.population.groups == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
+def test_goals_do_not_depend_on_what_else_is_asked_for(reproduced, command):
+    """Known mistake: alone, the layered method was first on air, since nobody else was there."""
+    out, _, _ = reproduced
+    words = ("--embedded", "--seeds", "0-1", "--out", out, "--json")
+    goals = [json.loads(command(item, *words)[1])["goals"] for item in ("beyond", "all")]
+    assert goals[0] == goals[1]
+    assert any("cfl" in goal["figures"] or "fedfomo" in goal["figures"] for goal in goals[0])
+
+
 def test_asked_again_it_prints_at_once(reproduced, command, monkeypatch):
     """Nothing can be trained here."""
     monkeypatch.setattr("ucfl.paper.reproduce.federation", None)
@@ -218,6 +227,21 @@ def test_a_cell_that_another_process_works_on_is_left_to_it(tmp_path):
     assert f"is in use by process {os.getpid()} on " in said[0]
     assert paper.run_cells([theirs, ours], store, device="cpu")
     assert store.load(theirs).rounds == 2
+
+
+def test_cells_that_are_left_to_others_are_said_to_be_missing(tmp_path, command):
+    """Known mistake: a table without them looked like a finished one."""
+    words = ("fig-clusters", "--embedded", "--seeds", "0", "--only", CONCEPT_SHIFT)
+    (cell,) = (
+        cell
+        for cell in paper.in_order(paper.find(["fig-clusters"]), FORM, (0,))
+        if cell.entry.scenario.name == FORM.scenarios[CONCEPT_SHIFT].name
+    )
+    with held(paper.Store(tmp_path / FORM.name).file(cell)):
+        code, _, notes = command(*words, "--out", tmp_path)
+    assert code == 0
+    assert "1 cell that other processes work on is not there yet, and in no table" in notes
+    assert "other processes" not in command(*words, "--out", tmp_path)[2]
 
 
 def left_behind(store, cell, *, lock):

@@ -260,6 +260,14 @@ def test_one_algorithm_is_a_list_of_one(tmp_path, one):
     assert list(ucfl.compare(SCENARIO, one, **options).runs) == [find(one).label]
 
 
+def test_algorithms_come_in_any_collection(tmp_path):
+    users = make_users([9, 9])
+    options = {"users": users, "model": "logistic", "rounds": 1}
+    names = {"fedavg": 1, "local": 2}
+    for i, given in enumerate((names, names.keys(), set(names), (name for name in names))):
+        assert set(ucfl.compare(SCENARIO, given, out=tmp_path / str(i), **options).runs) == {*names}
+
+
 @pytest.mark.parametrize("seeds", [3, "0-4", [0.5], ["0"]])
 def test_seeds_that_are_no_list_of_numbers_are_one_sentence(tmp_path, seeds):
     words = f"seeds={seeds!r} is no list of whole numbers: write seeds=[3] for the seed 3 alone, or"

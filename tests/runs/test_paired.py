@@ -69,3 +69,9 @@ def test_few_users_show_nothing_and_equal_values_neither():
     assert t_test(np.array([7.9, 8.1, 8.3])) == pytest.approx(
         stats.ttest_rel([7.9, 8.1, 8.3], [0, 0, 0]).pvalue
     )
+
+
+def test_what_is_no_number_shows_nothing():
+    """Known mistake: its deviation was no number either, and p was 0."""
+    assert t_test(np.array([1.0, np.nan, 2.0])) == 1.0
+    assert t_test(np.array([np.nan, np.nan, np.nan])) == 1.0

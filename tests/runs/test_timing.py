@@ -86,6 +86,15 @@ def test_a_plan_from_runs_has_times_for_each_algorithm(folder, runs):
     assert ordered == sorted(ordered)
 
 
+def test_w_is_of_a_method_whose_streams_can_be_chosen_whatever_the_seeds(tmp_path):
+    """Known mistake: a smaller seed came first, whoever's it was."""
+    scenario = ucfl.Scenario(users=8, rounds=1, model="mlp", groups=2)
+    ucfl.compare(scenario, ["layered-user-centric"], seeds=[0], out=tmp_path)
+    assert Question.from_runs(tmp_path).source == "layered-user-centric, seed 0"
+    ucfl.compare(scenario, ["user-centric"], seeds=[1, 2], out=tmp_path)
+    assert Question.from_runs(tmp_path).source == "user-centric, seed 1"
+
+
 def test_a_plan_says_when_runs_have_unequal_rounds(folder, tmp_path):
     assert Question.from_runs(folder).times("wired")["unequal"] == ""
     scenario = ucfl.Scenario(users=8, rounds=2, model="logistic", groups=2)

@@ -141,6 +141,9 @@ def user_command(
     key: Annotated[Path, typer.Option(help="This user's private key, of ucfl deploy key.")],
     certificate: Annotated[Path, typer.Option(help="The server's ca.pem.")] = Path("ca.pem"),
     state: Annotated[Path, typer.Option(help="Where this user keeps its model.")] = Path("state"),
+    target_column: Annotated[
+        str | None, typer.Option(help="The column of a .csv file to learn, if not target or label.")
+    ] = None,
     model: Model = None,
     device: Device = "auto",
     reproducible: Annotated[
@@ -163,6 +166,7 @@ def user_command(
         certificate=certificate,
         key=key,
         state=state,
+        target_column=target_column,
         model=model,
         device=device,
         reproducible=reproducible,

@@ -10,6 +10,7 @@ import typer
 from ucfl import algorithms, display, distributed, paper, runs
 from ucfl.cli.common import Compile, Device, Json, app, print_json, say, seeds_from
 from ucfl.errors import UcflError, check_name
+from ucfl.words import counted, either
 
 
 @app.command("reproduce")
@@ -88,6 +89,12 @@ def reproduce_command(
     if not in_time:
         say("the time is up; the same command goes on.")
     found = paper.survey(cells, store, device)
+    if in_time and (left := found.of(wanted).to_do):
+        are = either(len(left), "is", "are")
+        say(
+            f"{counted(len(left), 'cell')} that other processes work on {are} not there yet, and "
+            "in no table; the same command, asked again, has them."
+        )
     page = paper.make_page(items, form, found, store, with_reports=report)
     if as_json:
         print_json(page.to_json())

@@ -57,6 +57,14 @@ class Plan:
             )
 
 
+@dataclass(frozen=True)
+class Dismissal:
+    """Why an answer cannot be used, and when it came (monotonic)."""
+
+    why: Refused
+    at: float = field(default_factory=time.monotonic)
+
+
 @dataclass
 class Contact:
     """What a server needs to talk with users.
@@ -121,7 +129,7 @@ class Contact:
     def asked_to_join(self, names: set[str], roster: Roster) -> list[Joined]:
         """Who these users are; those whose answer does not fit are refused, with a line each."""
         found: list[Joined] = []
-        refused: dict[str, Refused] = {}
+        refused: dict[str, Dismissal] = {}
         for reply in self.exchange({name: content({}) for name in names}, JOIN, JOINING):
             try:
                 about = said(Joined, call_of(content_of(reply)))
@@ -132,7 +140,7 @@ class Contact:
                 roster.check(about)
                 found.append(about)
             except Refused as error:
-                refused[reply.user] = error
+                refused[reply.user] = Dismissal(error)
         self.dismiss(refused)
         return found
 
@@ -170,14 +178,17 @@ class Contact:
         """Say that an answer cannot be used."""
         log.warning("refused: the answer of %s: %s", user, why)
 
-    def dismiss(self, refused: Mapping[str, Refused]) -> None:
-        """Users who do not take part: each is told why, so that its process ends."""
-        for user, why in refused.items():
-            self.refuse(user, why)
-            self.refused[user] = time.monotonic()
-        told = {
-            user: content(Refusal(why=str(why)[:200]).model_dump()) for user, why in refused.items()
-        }
+    def dismiss(self, refused: Mapping[str, Dismissal]) -> None:
+        """Users who do not take part: each is told why, so that its process ends.
+
+        One that has connected again since its answer is another process, which may be asked.
+        """
+        told: dict[str, RecordDict] = {}
+        for user, each in refused.items():
+            self.refuse(user, each.why)
+            self.refused[user] = each.at
+            if self.link.came(user) <= each.at:
+                told[user] = content(Refusal(why=str(each.why)[:200]).model_dump())
         for _ in self.exchange(told, REFUSED, HEARING):
             pass  # what it answers changes nothing
 

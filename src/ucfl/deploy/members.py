@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ucfl.algorithms import Algorithm
 from ucfl.deploy.answers import Ledger
-from ucfl.deploy.contact import Contact, content_of
+from ucfl.deploy.contact import Contact, Dismissal, content_of
 from ucfl.deploy.contents import Refused, checked, content, record, size, tensors_of
 from ucfl.deploy.protocol import COLLABORATE, INITIAL, MEASURED, Settings
 from ucfl.deploy.roster import AtServer, Elsewhere, Roster
@@ -148,14 +148,14 @@ class Members(Contact):
         asked = {
             name: content(self.settings(name).model_dump(), **{INITIAL: initial}) for name in names
         }
-        refused: dict[str, Refused] = {}
+        refused: dict[str, Dismissal] = {}
         for reply in self.exchange(asked, COLLABORATE, self.plan.deadline):
             try:
                 sent = tensors_of(content_of(reply), MEASURED)
                 form = self._checked_measurements(sent, sent if form is None else form)
                 yield reply.user, dict(sent)
             except Refused as error:
-                refused[reply.user] = error
+                refused[reply.user] = Dismissal(error)
         self.dismiss(refused)
 
     def _checked_measurements(

@@ -102,6 +102,7 @@ def take_part(
     certificate: Path,
     key: Path,
     state: Path,
+    target_column: str | None = None,
     model: str | None,
     device: str,
     reproducible: bool,
@@ -118,7 +119,8 @@ def take_part(
         ) from error
     node = SuperNode(address, trusted, read_key(key))
     store = Store(state)
-    user = User(name, one_user(data), store, model, device, reproducible, node.end, said)
+    mine = one_user(data, target_column)
+    user = User(name, mine, store, model, device, reproducible, node.end, said)
     node.serve(user.answer, patience, said)
     if user.refusal:
         raise UcflError(
@@ -127,11 +129,12 @@ def take_part(
         )
 
 
-def one_user(data: Path) -> Users:
-    """The one user whose data a folder holds."""
+def one_user(data: Path, target_column: str | None = None) -> Users:
+    """The one user whose data a folder holds, and the column of a table that it learns."""
     if not data.is_dir():
         raise UcflError(f"{data} is no folder; give one with this user's .npz or .csv file.")
-    users = Users.from_folder(data, renumber=False)  # users agree on their classes' numbers
+    # Users agree on their classes' numbers.
+    users = Users.from_folder(data, target=target_column, renumber=False)
     if len(users) != 1:
         raise UcflError(
             f"{data} holds the files of {len(users)} users; give a folder with one file."

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ucfl.algorithms.algorithm import declared, description
 from ucfl.deploy.answers import Answers, Ledger
-from ucfl.deploy.contact import content_of
+from ucfl.deploy.contact import Dismissal, content_of
 from ucfl.deploy.contents import Refused, call_of, checked, content, record, tensors_of
 from ucfl.deploy.members import COLLABORATION, Members
 from ucfl.deploy.mixed import Broadcast, after_round, begin_of, seen, server_state, with_one_more
@@ -313,7 +313,8 @@ class Server(Members):
         new = {name for name in new if not self.is_silent(name)}
         for about in self.asked_to_join(new, self.roster) if point.round else ():
             if about.classes > self.users.classes:
-                self.dismiss({about.name: Refused("it has classes that nobody else has")})
+                why = Refused("it has classes that nobody else has")
+                self.dismiss({about.name: Dismissal(why)})
                 continue
             point = self._with_late_user(point, Member(about, founder=False))
         return point

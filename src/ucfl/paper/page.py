@@ -8,14 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ucfl.paper.beyond import goals
+from ucfl.paper.beyond import RIVALS, goals
 from ucfl.paper.cells import Store
 from ucfl.paper.claims import Claim, claims
 from ucfl.paper.compared import yardsticks_csv, yardsticks_shown
 from ucfl.paper.held_out_tables import held_out_shown
-from ucfl.paper.items import Form, Item
+from ucfl.paper.items import ITEMS, Form, Item, in_order
 from ucfl.paper.people import natural_csv, natural_shown
 from ucfl.paper.reproduce import Measured, Survey
+from ucfl.paper.reproduce import survey as survey_of
 from ucfl.paper.standings import held_out_csv
 from ucfl.paper.tables import TABLES, Shown, markdown, shown
 from ucfl.paper.worst import table2_shown
@@ -102,12 +103,13 @@ def make_page(
 ) -> Page:
     """Make the tables, draw the figures, check the claims, and write ``cells.csv``.
 
-    An item's own CSV has all of its stored cells, whatever was asked for.
+    An item's own CSV has all of its stored cells, whatever was asked for, and so have the goals:
+    who is first does not depend on who was asked for.
     """
     from ucfl.paper.figures import FIGURES, draw  # matplotlib is slow to import
     from ucfl.paper.reports import write_reports
 
-    measured = survey.measured
+    measured, names = survey.measured, {item.name for item in items}
     return Page(
         form,
         survey,
@@ -118,7 +120,7 @@ def make_page(
             if item.name in FIGURES
         },
         claims(form, measured) if any(not item.apart for item in items) else [],
-        goals(form, measured) if any(item.name == "beyond" for item in items) else [],
+        goals(form, _everything(form, survey.seeds, store)) if "beyond" in names else [],
         store.write_csv(),
         {
             item: store.write_csv(f"{item.name}.csv", CSVS[item.name](form, store))
@@ -127,3 +129,8 @@ def make_page(
         },
         write_reports(items, form, survey.seeds, store) if with_reports else {},
     )
+
+
+def _everything(form: Form, seeds: Sequence[int], store: Store) -> Measured:
+    """All stored cells that the goals are about, of these seeds."""
+    return survey_of(in_order([ITEMS[name] for name in RIVALS], form, seeds), store, "cpu").measured

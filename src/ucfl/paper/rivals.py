@@ -69,7 +69,7 @@ def best_others(found: Results) -> Table:
             if len(both)
         }
         if not ahead:
-            lines.append([federation, *["–"] * 5])
+            lines.append([federation, *["–"] * 6])
             continue
         best = max(ahead, key=lambda name: ahead[name].mean)
         both = pairs[best]
@@ -80,16 +80,22 @@ def best_others(found: Results) -> Table:
                 f"{both[:, 0].mean():.1f}",
                 best,
                 f"{both[:, 1].mean():.1f}",
-                f"{ahead[best].mean:+.1f} ± {ahead[best].std:.1f}",
+                _difference(ahead[best]),
+                str(ahead[best].seeds),
                 f"{more} of {len(ahead)}",
             ]
         )
-    heads = ("federation", "layered", "best other method", "its mean", "difference", "ahead")
     note = (
         "Mean over users in %, on the seeds that the two have; ± is the deviation of the "
         "difference over these seeds. *Ahead* counts the methods with a higher mean."
     )
-    return Table("The best other method of each federation", heads, lines, note)
+    heads = ("federation", "layered", "best other method", "its mean", "difference", "seeds")
+    return Table("The best other method of each federation", (*heads, "ahead"), lines, note)
+
+
+def _difference(spread: Spread) -> str:
+    """With its sign; one seed has no deviation."""
+    return f"{'+' * (spread.mean >= 0)}{spread}"
 
 
 def pairs(found: Results) -> Table:

@@ -107,10 +107,11 @@ def held_out_csv(form: Form, store: Store) -> str:
 def paired(
     own: Sequence[Record], other: Sequence[Record], who: str = "mean"
 ) -> NDArray[np.float64]:
-    """[seeds, 2]: both methods' values on the seeds that both have."""
+    """[seeds, 2]: both methods' values on the seeds that both have, and where both have one."""
     mine = {r.seed: r.value(who, "best") for r in own}
     both = [(mine[r.seed], r.value(who, "best")) for r in other if r.seed in mine]
-    return np.array(both, dtype=np.float64).reshape(-1, 2)
+    values = np.array(both, dtype=np.float64).reshape(-1, 2)
+    return values[np.isfinite(values).all(1)]
 
 
 @dataclass(frozen=True, eq=False)

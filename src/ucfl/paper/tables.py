@@ -242,13 +242,13 @@ def diverged(results: Iterable[Record]) -> str:
     """A sentence on users whose models diverged: averages are over the others from then on."""
     counts: dict[tuple[str, str], list[int]] = {}
     for record in results:
-        if record.dropped:
-            lost = counts.setdefault((record.label, record.scenario.name), [0, 0])
-            lost[0] += record.dropped
-            lost[1] += record.users
-    if not counts:
+        lost = counts.setdefault((record.label, record.scenario.name), [0, 0])
+        lost[0] += record.dropped
+        lost[1] += record.users
+    lines = [f"{who} on {where} ({n} of {of})" for (who, where), (n, of) in counts.items() if n]
+    if not lines:
         return ""
-    said = ", ".join(f"{who} on {where} ({n} of {of})" for (who, where), (n, of) in counts.items())
+    said = ", ".join(lines)
     return (
         f"Users whose models diverged, in these cells: {said}. From then on they are in no average."
     )

@@ -104,7 +104,7 @@ def traffic_to_json(record: Record) -> dict[str, Any]:
 
 def compare(
     scenario: str | Scenario,
-    algorithms: Asked | Sequence[Asked] = "all",
+    algorithms: Asked | Iterable[Asked] = "all",
     *,
     seeds: Iterable[int] = (0,),
     rounds: int | None = None,
@@ -212,11 +212,11 @@ def _numbers(seeds: Iterable[int]) -> tuple[int, ...]:
         ) from None
 
 
-def _chosen(algorithms: Asked | Sequence[Asked], seeds: Sequence[int]) -> list[Algorithm]:
+def _chosen(algorithms: Asked | Iterable[Asked], seeds: Sequence[int]) -> list[Algorithm]:
     """The algorithms that were asked for; each of them, and of the seeds, once."""
     if algorithms == "all":
-        asked: Sequence[Asked] = list(REGISTRY)
-    elif isinstance(algorithms, Sequence) and not isinstance(algorithms, str):
+        asked: Iterable[Asked] = REGISTRY
+    elif isinstance(algorithms, Iterable) and not isinstance(algorithms, str | Algorithm):
         asked = algorithms
     else:
         asked = [algorithms]

@@ -87,9 +87,11 @@ def sign_flip_test(differences: Floats) -> float:
 
 
 def t_test(differences: Floats) -> float:
-    """p that the mean is zero, by Student's paired t-test (two-sided)."""
+    """p that the mean is zero, by Student's paired t-test (two-sided); 1 if one is no number."""
     from scipy import stats  # here: it is slow to import, and most commands report nothing
 
+    if not np.isfinite(differences).all():
+        return 1.0
     if not differences.std() > 0:
         return float(differences[0] == 0)
     return float(stats.ttest_1samp(differences, 0.0).pvalue)

@@ -59,7 +59,7 @@ class Question:
         runs = by_label(runs_in(folder), _label, apart=("uplink", "downlink"))
         every = [run for each in runs.values() for run in each]
         learnt = [
-            ((run.seed, *precedence(run.algorithm, found)), run, found.weights)
+            ((*precedence(run.algorithm, found), run.seed), run, found.weights)
             for run in every
             if (found := run.collaboration) is not None and found.weights is not None
         ]

@@ -19,6 +19,11 @@ from ucfl.users.form import MOST_CLASSES, Pair
 
 #: What the column of a CSV file is called that is to be learnt, where nobody says: the first there.
 TARGETS = ("target", "label", "class", "y")
+#: How people name another one.
+NAMING = (
+    "--set target_column=COLUMN on the command line, --target-column COLUMN for ucfl deploy user, "
+    "Users.from_folder(…, target=COLUMN) in Python"
+)
 ADVICE = "write it again: a line of column names, then a line for each example."
 #: What pandas calls its index, in the file that it writes and in the table that it reads of it.
 INDEX = ("", "Unnamed: 0")
@@ -72,14 +77,13 @@ def read_csvs(files: Sequence[Path], target: str | None = None) -> list[dict[str
         raise UcflError(
             f"{files[0].name} has no column {TARGETS[0]!r}, only {', '.join(columns)[:200]}; call "
             f"the column that is to be learnt {' or '.join(TARGETS)} in every file, or name it: "
-            "--set target_column=COLUMN on the command line, Users.from_folder(…, target=COLUMN) "
-            "in Python."
+            f"{NAMING}."
         )
     if target is None and len(known) > 1:
         _note(
             f"{files[0].name} has the columns {' and '.join(map(repr, known))}: {chosen!r} is "
-            "learnt, and the rest is input; to learn another one, name it (--set "
-            "target_column=COLUMN, in Python target=COLUMN), and take out what must not be input."
+            f"learnt, and the rest is input; to learn another one, name it ({NAMING}), and take "
+            "out what must not be input."
         )
     if chosen not in columns:
         raise unknown(
