@@ -86,6 +86,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "table2-beside": partial(cell_tables.reproduced_beside, "table2"),
     "beyond-beside": cell_tables.beyond_beside,
     "beyond": partial(cell_tables.reproduced, "beyond"),
+    "goals": partial(cell_tables.goals, beyond.goals),
     "goals-adaptive": partial(cell_tables.goals, beyond.adaptive_goals),
     "goals-layered": partial(cell_tables.goals, beyond.layered_goals),
     "worst-user": file_tables.worst_user,
@@ -103,11 +104,9 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def written(text: str) -> str:
-    """The text with every marked table made anew."""
-    for name, table in TABLES.items():
-        pattern = rf"(<!-- table {name} -->\n).*?(<!-- end -->)"
-        text = re.sub(pattern, lambda m, t=table: f"{m[1]}{t()}\n{m[2]}", text, flags=re.DOTALL)
-    return text
+    """The text with every marked table made anew; a name that no table has is an error."""
+    pattern = r"(<!-- table (\S+) -->\n).*?(<!-- end -->)"
+    return re.sub(pattern, lambda m: f"{m[1]}{TABLES[m[2]]()}\n{m[3]}", text, flags=re.DOTALL)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,14 @@ def test_the_tables_equal_the_stored_results(page):
     assert tables.written(text) == text
 
 
+def test_a_table_that_nothing_makes_is_an_error():
+    """Known mistake: one that was renamed stayed in its page, and was never made again."""
+    with pytest.raises(KeyError, match="nobodys"):
+        tables.written("<!-- table nobodys -->\n| a |\n<!-- end -->")
+    marked = [page for page in (ROOT / "docs").rglob("*.md") if "<!-- table " in page.read_text()]
+    assert {ROOT / "README.md", *marked} == set(tables.PAGES)
+
+
 def test_the_csv_of_cells_equals_the_stored_cells():
     store, file = Store(ROOT / "docs" / "results"), ROOT / "docs" / "results" / "cells.csv"
     assert file.exists() == bool(store.every())
