@@ -73,9 +73,20 @@ def test_table_1_has_the_paper_s_26_values_and_four_methods_more():
     assert len(table2(PAPER, {})) == 20
 
 
+def test_cells_of_the_version_that_kept_a_short_batch_are_marked():
+    found = measured(mean=[24, 26])
+    assert row_of(table1(PAPER, found), CONCEPT_SHIFT, "fedavg").last_batch == "drop"
+    (entry, (first, second)) = next(iter(found.items()))
+    old = replace(second, origin=replace(second.origin, kept_last_batch=True))
+    rows = table1(PAPER, {entry: [first, old]})
+    assert row_of(rows, CONCEPT_SHIFT, "fedavg").last_batch == "drop and keep"
+    assert "25.0 ± 1.4† (24.2 ± 2.6)" in beside(rows)
+    assert "†" not in beside(table1(PAPER, found))
+
+
 def test_what_is_not_measured_is_a_dash():
     rows = table1(PAPER, {})
-    assert {tuple(row[4:7]) for row in as_text(rows)} == {("0", "–", "–")}
+    assert {tuple(row[4:8]) for row in as_text(rows)} == {("0", "–", "–", "–")}
     assert agreement(rows) == (
         "0 of 26 printed values are met (within or better); 0 are within 2 points on either side, "
         "26 are not measured yet."
@@ -94,7 +105,7 @@ def test_markdown_json_and_the_paper_s_layout():
     rows = table1(PAPER, measured(mean=[24, 26]))
     text = markdown(HEADERS, as_text(rows))
     assert (
-        "| CIFAR-10 concept shift (m = 20) | FedAvg | aggregated | 150 | 2 | 25.0 ± 1.4 | "
+        "| CIFAR-10 concept shift (m = 20) | FedAvg | aggregated | 150 | 2 | drop | 25.0 ± 1.4 | "
         "25.0 ± 1.4 | 24.2 ± 2.6 | within |"
     ) in text
     assert "| FedAvg | – (76.7 ± 4.0) | – (70.5 ± 2.2) | 25.0 ± 1.4 (24.2 ± 2.6) |" in beside(rows)

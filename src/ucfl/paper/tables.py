@@ -25,6 +25,8 @@ COMPARED = (
 
 #: Points, on either side of a printed value, that count as the same.
 CLOSE = 2.0
+#: What version 0.1 did with a last batch that is not full.
+KEPT = "keep"
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Row:
     """One entry of a table: what was measured, what is printed, and whether they agree.
 
     Where another scenario stands for the paper's, as in a reduced form, nothing is printed.
+    ``last_batch`` is what its cells did with one that is not full; version 0.1 kept it.
     """
 
     scenario: str
@@ -80,6 +83,7 @@ class Row:
     tested_model: str
     rounds: int
     seeds: tuple[int, ...]
+    last_batch: str
     best: Spread | None
     final: Spread | None
     printed: Printed | None
@@ -147,12 +151,17 @@ def _rows(
                 results[0].algorithm.tested_model if results else "",
                 entry.scenario.rounds,
                 tuple(record.seed for record in results),
+                " and ".join(sorted({_last_batch(record) for record in results})),
                 spread(results, who, "best"),
                 spread(results, who, "final"),
                 printed.get(name, {}).get(entry.algorithm) if entry.scenario.name == name else None,
             )
         )
     return sorted(rows, key=lambda row: list(SCENARIOS).index(row.scenario))
+
+
+def _last_batch(record: Record) -> str:
+    return KEPT if record.origin.kept_last_batch else record.scenario.last_batch
 
 
 def spread(results: Sequence[Record], who: str, when: str) -> Spread | None:
@@ -168,7 +177,8 @@ def shown(item: str, form: Form, measured: Measured) -> Shown:
 
 
 HEADERS = (
-    "scenario", "method", "tested model", "rounds", "seeds", "best", "final", "printed", "",
+    "scenario", "method", "tested model", "rounds", "seeds", "last batch", "best", "final",
+    "printed", "",
 )  # fmt: skip
 
 
@@ -181,6 +191,7 @@ def as_text(rows: Sequence[Row]) -> list[list[str]]:
             row.tested_model or "–",
             str(row.rounds),
             str(len(row.seeds)),
+            row.last_batch or "–",
             or_dash(row.best),
             or_dash(row.final),
             _printed(row.printed),
@@ -191,7 +202,10 @@ def as_text(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def beside(rows: Sequence[Row]) -> str:
-    """The table in the paper's layout, as Markdown: measured (printed), a row per method."""
+    """The table in the paper's layout, as Markdown: measured (printed), a row per method.
+
+    A dagger marks cells that kept a last batch that is not full.
+    """
     by_place = {(row.method, row.scenario): row for row in rows}
     there = {row.method for row in rows}
     body = []
@@ -200,7 +214,8 @@ def beside(rows: Sequence[Row]) -> str:
         for scenario in SCENARIOS:
             row = by_place.get((method, scenario))
             printed = f" ({_printed(row.printed)})" if row and row.printed else ""
-            words.append(or_dash(row.best) + printed if row else "")
+            mark = "†" if row and KEPT in row.last_batch else ""
+            words.append(or_dash(row.best) + mark + printed if row else "")
         body.append(words)
     return markdown(["method", *SCENARIOS.values()], body)
 
