@@ -11,6 +11,7 @@ from conftest import make_federation, make_users, model_for
 from ucfl.algorithms import REGISTRY, find
 from ucfl.collaboration import Mixing
 from ucfl.errors import UcflError
+from ucfl.federation.cohorts import Cohorts
 from ucfl.runs.building import federation
 from ucfl.users import Participation, Scenario
 
@@ -258,3 +259,37 @@ def test_absent_users_optimisers_keep_their_states(tmp_path):
     turns = [sum(user in cohort for cohort in COHORTS.values()) for user in range(6)]
     each = [max(1, size // 8) for size in SIZES]
     assert steps.tolist() == [turn * count for turn, count in zip(turns, each, strict=True)]
+
+
+def test_a_share_is_of_those_who_are_available_and_newcomers_are_passed_over(tmp_path):
+    """Known mistakes: half of all users were drawn, and newcomers in a trace were unknown."""
+    late = ucfl.users.with_newcomers(make_users([9] * 12), 0.2, 0)
+    trace = tmp_path / "there.csv"
+    names = [*late.names[:8], *late.newcomers.names]
+    lines = "".join(f"1,{name}\n" for name in names)
+    trace.write_text("round,user\n" + lines, encoding="utf-8-sig")  # as Excel writes it
+    cohorts = Cohorts.of(late, 0, Participation.of(f"0.5:trace={trace}"))
+    assert [int(cohorts(t).sum()) for t in (1, 2, 3)] == [4, 4, 4]
+    assert not any(cohorts(t)[8:].any() for t in range(1, 20))
+
+
+@pytest.mark.parametrize("mask", [list, np.array, torch.tensor])
+def test_a_function_may_give_a_truth_value_for_each_user(mask):
+    """Known mistake: a mask was read as the places 0 and 1."""
+    there = [False, False, True, False, True, True]
+    cohorts = Cohorts.of(users(), 0, Participation(), lambda t: mask(there))
+    assert cohorts(1).tolist() == there
+    wrong = Cohorts.of(users(), 0, Participation(), lambda t: mask(there[:4]))
+    with pytest.raises(UcflError, match="or a truth value for each of the 6 users"):
+        wrong(1)
+
+
+def test_who_is_late_when_flhc_clusters_is_in_a_stream_that_counts():
+    """Known mistake: its label was -1, and times on air were those of other streams."""
+    fed, algorithm = make_federation(users()), find("fl-hc:after=0")
+    here = torch.tensor([True, True, False, True, True, True])
+    state = algorithm.round(fed.among(here), algorithm.start(fed), 1)
+    labels = state["labels"]
+    assert labels.unique().tolist() == list(range(len(labels.unique())))
+    assert (labels == labels[2]).sum() == 1
+    assert algorithm.audience(state).models == len(labels.unique())

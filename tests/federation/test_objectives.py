@@ -15,7 +15,7 @@ from conftest import DEVICE, close
 from federation.reference import batches, flat, load
 from ucfl import algorithms
 from ucfl.errors import UcflError
-from ucfl.federation import Federation, LocalTraining, Objective, objective
+from ucfl.federation import Federation, LocalTraining, Metric, Objective, objective
 from ucfl.federation.draws import orders
 from ucfl.users import IGNORED, Users
 
@@ -254,3 +254,16 @@ def test_every_algorithm_takes_numbers_and_sequences(name, case_name):
         tested = torch.tensor(TESTS, device=fed.device) > (1 if metric == "r2" else 0)
         assert values[tested].isfinite().all(), metric
         assert values[~tested].isnan().all(), metric
+
+
+def test_a_metric_of_no_examples_is_nan_whatever_its_function_says():
+    """Known mistake: a person's own metric was 0 there, and counted in means."""
+    case = CASES["classification"]
+    hits = Metric(
+        lambda outputs, targets: (outputs.argmax(-1) == targets).double(),
+        lambda sums, count: sums[..., 0] / count.clamp(min=1),
+    )
+    whole = replace(objective(case.objective), metrics={"hits": hits})
+    fed = Federation(case.users(), case.made(), objective=whole, device=DEVICE)
+    found = fed.metrics(fed.initial())["hits"]
+    assert found.isnan().tolist() == [n == 0 for n in TESTS]

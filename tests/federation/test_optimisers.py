@@ -10,7 +10,7 @@ import ucfl
 from conftest import DEVICE, close, make_users
 from federation.reference import batches, flat
 from ucfl.algorithms import find
-from ucfl.errors import UcflError
+from ucfl.errors import UcflError, UcflWarning
 from ucfl.federation import Federation, LocalTraining, Memory, Pull, create, schedule
 from ucfl.federation.draws import orders
 from ucfl.users import Scenario
@@ -223,3 +223,21 @@ def test_scaffolds_variates_follow_the_rounds_rate():
         found.append(state["variates"])
     assert found[0].abs().max() > 1e-3
     assert close(found[0], found[1], rtol=1e-6, atol=1e-9)
+
+
+def test_what_comes_after_the_last_round_has_the_last_ones_rate():
+    """Known mistake: a cosine is 0 there, and fine-tuning after the last round did nothing."""
+    rate = schedule("cosine:least=0.1", 10)
+    assert rate(11) == rate(10) > 0.1
+    users = make_users([20, 9])
+    with pytest.warns(UcflWarning, match=r"fedavg-finetune: the schedule ends with 0\.0024 of the"):
+        find("fedavg-finetune").start(federation_with("cosine", users))
+    for name in ("fedavg-finetune", "per-fedavg"):
+        fed, algorithm = federation_with("cosine:least=0.1", users), find(name)
+        state = algorithm.round(fed, algorithm.start(fed), 32)
+        assert not torch.equal(state["personal"], state["theta"])
+
+
+def federation_with(text, users):
+    training = LocalTraining(lr=0.1, batch=4, schedule=schedule(text, 32))
+    return Federation(users, create("mlp", (1, 6, 6), 3, 0), training=training)

@@ -190,3 +190,30 @@ def test_what_cannot_be_is_one_sentence(tmp_path):
     brought = with_newcomers(two_groups(), 0.4, 0)
     with pytest.raises(UcflError, match="newcomers of their own"):
         ucfl.run(SCENARIO, "fedavg", users=brought, out=tmp_path / "r")
+
+
+def test_a_kept_optimiser_state_does_not_keep_newcomers_out(tmp_path):
+    """Known mistake: their training was refused after the last round, and the rounds were lost."""
+    scenario = SCENARIO.change({"optimiser_state": "keep"})
+    run = ucfl.run(scenario, "fedavg", out=tmp_path / "r", device="cpu")
+    assert run.checkpoint.round == scenario.rounds
+    assert run.newcomers is not None
+
+
+def test_what_fails_after_the_last_round_loses_no_round(tmp_path, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("after the last round")
+
+    monkeypatch.setattr("ucfl.runs.loop.welcome", broken)
+    with pytest.raises(RuntimeError, match="after the last round"):
+        ucfl.run(SCENARIO, "fedavg", out=tmp_path / "r", device="cpu")
+    assert ucfl.Run.open(tmp_path / "r").checkpoint.round == SCENARIO.rounds
+
+
+def test_newcomers_train_with_the_scenarios_rate_whatever_the_schedule(tmp_path):
+    """Known mistake: a cosine had ended at 0, and after was before."""
+    run = ucfl.run(
+        SCENARIO.change({"schedule": "cosine"}), "fedavg", out=tmp_path / "r", device="cpu"
+    )
+    after, before = (run.checkpoint.newcomers[f"{when}_loss"] for when in ("after", "before"))
+    assert ((after - before).abs() > 1e-3).all()

@@ -384,3 +384,43 @@ def test_the_target_column_is_a_field_of_the_scenario(tmp_path):
     given = ucfl.Scenario(target_column="level", model="mlp")
     with pytest.raises(UcflError, match="the users are there already, so 'target_column' has no"):
         ucfl.run(given, "fedavg", users=users, out=tmp_path / "g")
+
+
+def test_arrays_that_nothing_would_use_are_refused(tmp_path):
+    """Known mistake: a test set by another name was ignored, and one was made of training data."""
+    x, y = np.zeros((10, 3)), np.arange(10) % 2
+    np.savez(tmp_path / "a.npz", x_train=x, y_train=y, X_test=x, Y_test=y)
+    with pytest.raises(UcflError, match=r"a\.npz holds 'X_test', which nothing would use"):
+        Users.from_folder(tmp_path)
+    np.savez(tmp_path / "a.npz", x=x, y=y, x_train=x, y_train=y)
+    with pytest.raises(UcflError, match="'x_train', which nothing would use"):
+        Users.from_folder(tmp_path)
+    np.savez(tmp_path / "a.npz", x=x, y=y, group=1)
+    np.savez(tmp_path / "b.npz", x=x, y=y)
+    with pytest.raises(UcflError, match=r"b\.npz has no group, which other users have"):
+        Users.from_folder(tmp_path)
+
+
+def test_an_empty_list_of_labels_is_of_any_kind():
+    """Known mistake: it was one of numbers, beside texts."""
+    pairs = [(np.zeros((2, 3)), ["a", "b"]), (np.ones((2, 3)), ["b", "a"])]
+    held = [([], []), (np.ones((1, 3)), ["a"])]
+    users = Users.from_arrays(pairs, held, pairs)
+    assert users.class_names == ("a", "b")
+    assert users.validation.sizes.tolist() == [0, 1]
+
+
+def test_truth_values_are_amounts():
+    users = Users.from_arrays([(np.eye(4, dtype=bool), [0, 1, 0, 1])] * 2, held_out=0)
+    assert users.train.inputs.dtype == torch.float32
+
+
+def test_users_may_be_named_by_texts_and_numbers():
+    frame = pd.DataFrame({"who": ["a", 1] * 10, "x": range(20), "label": [0, 0, 1, 1] * 5})
+    assert Users.from_frame(frame, user="who").names == ("1", "a")
+
+
+def test_drawn_users_without_validation_data_are_named():
+    """Known mistake: their validation chose no round, and nothing said so."""
+    with pytest.warns(UcflWarning, match="too few examples to keep any back for validation"):
+        ucfl.Scenario(points=25, users=20).build(0)

@@ -10,6 +10,7 @@ pytest.importorskip("tr3gpp", reason="tr3gpp (of the dev extra) is not installed
 import formulas
 from tr3gpp import tr38901
 
+from ucfl.errors import UcflError
 from ucfl.wireless import SITES, channel
 from ucfl.wireless.channel import ENVIRONMENTS
 from ucfl.wireless.placement import Draws, environment_heights, heights
@@ -217,3 +218,10 @@ def test_the_worked_example_of_the_page():
         found = site.environment.path_loss(np.array([100.0]), np.array([sees]), **given)[0]
         assert found == pytest.approx(loss, abs=0.005)
         assert 33 - found + 174 - 10 * np.log10(20e6) - 7 == pytest.approx(snr, abs=0.005)
+
+
+def test_users_outdoors_are_not_below_the_formulas_heights():
+    """Known mistake: at 1 m the breakpoint is at 0, and 14 dB were lost on the way."""
+    with pytest.raises(UcflError, match=r"known for users from 1\.5 m up, not at 1 m"):
+        dataclasses.replace(SITES["urban-micro"], user_height=1.0)
+    assert dataclasses.replace(SITES["indoor-office"], user_height=1.0).user_height == 1

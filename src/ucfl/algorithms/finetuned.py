@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+import warnings
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,8 +13,24 @@ from torch import Tensor
 
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
 from ucfl.collaboration import Mixing, MixingByPart
+from ucfl.errors import UcflWarning
 from ucfl.federation import Federation, LocalTraining
 from ucfl.wireless import Traffic
+
+#: Fine-tuning with less than this of the rate leaves the model of all as it is.
+LEAST_RATE = 0.01
+
+
+def warn_of_no_rate(name: str, fed: Federation) -> None:
+    """Tell a person whose schedule ends so low that the last fine-tuning does nothing."""
+    last = fed.training.schedule(sys.maxsize)
+    if last < LEAST_RATE:
+        warnings.warn(
+            f"{name}: the schedule ends with {last:.2g} of the rate, so that fine-tuning after the "
+            "last round changes next to nothing; for a cosine, set schedule=cosine:least=0.1.",
+            UcflWarning,
+            stacklevel=2,
+        )
 
 
 @dataclass(frozen=True)
@@ -37,10 +55,14 @@ class Finetuned(Algorithm):
 
     def start(self, fed: Federation) -> State:
         """Nothing to fine-tune yet."""
+        warn_of_no_rate(self.name, fed)
         return {"theta": fed.initial(), "personal": fed.initial()}
 
     def round(self, fed: Federation, state: State, t: int) -> State:
-        """Train, average, then fine-tune as the next round's local training would begin."""
+        """Train, average, then fine-tune as the next round's local training would begin.
+
+        After the last round, that is with the last one's rate.
+        """
         before = tensor(state, "theta")
         theta = fed.exchange(self.mixing(fed), self.local(fed, before, t), before)
         personal = fed.train(theta, t + 1, training=self.tuning(fed))

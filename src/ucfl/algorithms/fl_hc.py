@@ -49,8 +49,10 @@ class FLHC(Algorithm):
         if t == self.after + 1:
             here = slice(None) if fed.here is None else fed.here
             updates = (local - theta)[here, : fed.rows.trainable].double().cpu().numpy()
-            labels = torch.full_like(labels, -1)  # users that diverged have a cluster of their own
+            # Who is late or has diverged has sent no update: a cluster of their own, the first.
+            labels = torch.full_like(labels, -1)
             labels[here] = torch.from_numpy(self.clusters(updates)).to(fed.device)
+            labels = labels.unique(return_inverse=True)[1]  # from 0
         mixing = Mixing.within(fed.sizes, labels).among(fed.present)
         return {"theta": fed.downlink(mixing, mixing @ local, theta), "labels": labels}
 

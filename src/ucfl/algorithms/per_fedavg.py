@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ucfl.algorithms.algorithm import Algorithm, State, tensor
+from ucfl.algorithms.finetuned import warn_of_no_rate
 from ucfl.collaboration import Mixing
 from ucfl.errors import UcflError
 from ucfl.execution import Tensors
@@ -88,6 +89,7 @@ class PerFedAvg(Algorithm):
 
     def start(self, fed: Federation) -> State:
         """Nothing to adapt yet."""
+        warn_of_no_rate(self.name, fed)
         return {"theta": fed.initial(), "personal": fed.initial()}
 
     def round(self, fed: Federation, state: State, t: int) -> State:

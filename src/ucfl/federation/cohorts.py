@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,7 +50,8 @@ class Cohorts:
                 f"participation asks for {participation.number} users, and there are {len(users)}."
             )
         sizes = users.train.sizes.cpu()
-        available = participation.available(users.names)
+        later = () if users.newcomers is None else users.newcomers.names
+        available = participation.available(users.names, later)
         ids, names = users.ids.cpu(), users.names
         return cls(participation, ids, sizes, names, available, seed, function)
 
@@ -72,7 +74,7 @@ class Cohorts:
         if self.participation.by == "size":
             keys = keys.clamp(min=1e-12).log() / self.sizes[available]
         order = keys.argsort(descending=True, stable=True)
-        return available[order[: self.participation.count(len(self.ids))]]
+        return available[order[: self.participation.count(len(available))]]
 
     def _keys(self, t: int) -> Tensor:
         """[m] uniform draws of round t; many rounds at once, which costs hardly more than one."""
@@ -85,11 +87,17 @@ class Cohorts:
 
     def _given(self, users: Sequence[int | str], t: int) -> Tensor:
         try:
+            marks = np.asarray(users)
+            if marks.dtype == bool and marks.shape == (len(self.ids),):
+                return torch.from_numpy(marks.nonzero()[0])
+            if marks.dtype == bool and marks.size:
+                raise TypeError  # truth values are whole numbers, and no places
             places = [place_of(u, self.names) if isinstance(u, str) else u for u in users]
             chosen = torch.as_tensor([operator.index(place) for place in places])
-        except TypeError:
+        except (TypeError, ValueError):
             raise UcflError(
-                f"the cohort of round {t} must be a list of users' places (whole numbers) or names."
+                f"the cohort of round {t} must be a list of users' places (whole numbers) or "
+                f"names, or a truth value for each of the {len(self.ids)} users."
             ) from None
         chosen = chosen.to(torch.int64)
         if chosen.numel() and not (int(chosen.min()) >= 0 and int(chosen.max()) < len(self.ids)):

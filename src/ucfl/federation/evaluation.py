@@ -83,14 +83,19 @@ def measured(
     if not sums:  # nobody has an example
         return {name: theta.new_full((fed.m,), torch.nan) for name in metrics}
     found = zip(metrics.items(), sums, strict=True)
-    return {name: metric.value(one, data.sizes).to(theta.dtype) for (name, metric), one in found}
+    return {name: _value(metric, one, data).to(theta.dtype) for (name, metric), one in found}
+
+
+def _value(metric: Metric, sums: Tensor, data: Examples) -> Tensor:
+    """A metric of sums; NaN without examples, whatever a person's own function makes of none."""
+    return torch.where(data.sizes > 0, metric.value(sums, data.sizes), torch.nan)
 
 
 def measured_outputs(fed: Federation, outputs: Tensor, data: Examples) -> dict[str, Tensor]:
     """The objective's metrics [m] of outputs [m, n, ...] on each user's own examples."""
     flat = outputs.flatten(0, 1), data.targets.flatten(0, 1)
     return {
-        name: metric.value(summed(metric.statistics(*flat), data.real), data.sizes)
+        name: _value(metric, summed(metric.statistics(*flat), data.real), data)
         for name, metric in fed.objective.measured.items()
     }
 

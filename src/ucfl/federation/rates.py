@@ -36,7 +36,8 @@ class Constant:
         return 1.0
 
     def __call__(self, t: int, rounds: int) -> float:
-        """The factor of round t of ``rounds``."""
+        """The factor of round t of ``rounds``; what comes after the last has the last one's."""
+        t = min(t, rounds)
         if t <= self.warmup:
             return t / (self.warmup + 1)
         return self.after(t - 1 - self.warmup, max(1, rounds - self.warmup))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +11,8 @@ from torch import Tensor
 
 from ucfl.algorithms import Algorithm, State
 from ucfl.errors import Diverged
-from ucfl.federation import Federation
+from ucfl.federation import Federation, Memory
+from ucfl.federation.training import constant
 from ucfl.users import Users
 
 #: When newcomers are evaluated: with the model that they get, and after a round of local training.
@@ -24,8 +26,9 @@ def welcome(
 ) -> dict[str, Tensor] | None:
     """Their metrics [q] on test data by ``before_NAME`` and ``after_NAME``.
 
-    None where the method has no model for them. ``after``: they train as others do in round t, and
-    nothing is mixed. Every process does this for all of them.
+    None where the method has no model for them. ``after``: they train as others do in round t, with
+    a new optimiser and the scenario's own rate (a schedule may have ended near 0), and nothing is
+    mixed. Every process does this for all of them.
     """
     arrivals = fed.of(users)
     theta = algorithm.newcomers(fed, state, arrivals)
@@ -40,9 +43,11 @@ def welcome(
 def _trained(arrivals: Federation, theta: Tensor, t: int) -> Tensor:
     """Their models after local training; NaN for who diverges."""
     present = torch.ones(arrivals.m, dtype=torch.bool)
+    training = dataclasses.replace(arrivals.training, schedule=constant)
     while bool(present.any()):
         try:
-            trained = arrivals.among(present).train(theta.contiguous(), t)
+            here = arrivals.among(present, Memory.of({}))
+            trained = here.train(theta.contiguous(), t, training=training)
             break
         except Diverged as error:
             present[list(error.users)] = False

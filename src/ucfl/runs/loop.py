@@ -101,6 +101,9 @@ class Loop:
                     self._note(f"executor: {self.fed.executor}")
             over = point.round == rounds or bool(point.stopped)
             if over and not stop and not point.newcomers:
+                if point.round > kept and self.users.newcomers is not None:
+                    keep_anywhere(self.folder, self._told(point), device)  # what follows may fail
+                    kept = point.round
                 point = self._with_newcomers(point)
                 kept = -1 if point.newcomers else kept
             if point.round > kept:

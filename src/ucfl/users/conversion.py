@@ -24,7 +24,10 @@ def as_pairs(pairs: Sequence[Any], names: Sequence[str]) -> list[Pair]:
             inputs, labels = pair
         except (TypeError, ValueError):
             raise UcflError(f"{name}: give each user's data as (inputs, labels).") from None
-        found.append((as_array(inputs, f"{name}: inputs"), as_array(labels, f"{name}: labels")))
+        x = as_array(inputs, f"{name}: inputs")
+        # Truth values are amounts, as in tables; whole numbers would be tokens.
+        x = x.astype(np.float32) if x.dtype == bool else x
+        found.append((x, as_array(labels, f"{name}: labels")))
     return found
 
 
@@ -60,6 +63,8 @@ def as_classes(
         return {split: list(pairs) for split, pairs in by_split.items()}, None
     for split, pairs in by_split.items():
         for name, (_, y) in zip(names, pairs, strict=True):
+            if not len(y):
+                continue  # an empty list is one of numbers
             _check_named(f"{name}: {split} labels", y)
     found = np.unique(np.concatenate([_text(y) for y in every]))
     classes = {

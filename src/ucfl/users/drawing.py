@@ -15,7 +15,7 @@ from ucfl.users import datasets, partition, shifts
 from ucfl.users.dataset import Dataset, Owners
 from ucfl.users.form import Pair
 from ucfl.users.partition import Indices
-from ucfl.users.population import Users
+from ucfl.users.population import Users, say_who_has_no_validation
 from ucfl.users.shifts import View
 
 if TYPE_CHECKING:
@@ -117,6 +117,8 @@ def _users(
         groups=groups if scenario.groups > 1 else None,
         source=data.source,
     )
+    if scenario.held_out:
+        say_who_has_no_validation(users.names, splits[1])
     return replace(users, class_names=data.class_names)
 
 

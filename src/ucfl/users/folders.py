@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,8 @@ def read_folder(
         raise UcflError("'target' names a column of .csv files, and these are .npz; leave it out.")
     else:
         loaded = [read_npz(file, "write it again.") for file in files]
+        for file, arrays in zip(files, loaded, strict=True):
+            _check_arrays(file, arrays)
     names = [file.stem for file in files]
     whole = ["x" in arrays for arrays in loaded]
     if any(whole) and not all(whole):
@@ -89,12 +92,30 @@ def read_folder(
             ]
     if "train" not in pairs:
         raise UcflError(f"{files[0].name} has neither x and y nor x_train and y_train.")
+    grouped = ["group" in arrays for arrays in loaded]
+    if any(grouped) and not all(grouped):
+        raise UcflError(
+            f"{files[grouped.index(False)].name} has no group, which other users have; add it, or "
+            "leave it out everywhere."
+        )
     groups = [
         _group(file, arrays["group"])
         for file, arrays in zip(files, loaded, strict=True)
         if "group" in arrays
     ]
-    return Folder(names, pairs, groups if len(groups) == len(files) else None, class_names)
+    return Folder(names, pairs, groups or None, class_names)
+
+
+def _check_arrays(file: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Raise where an array would be ignored, such as a test set by another name."""
+    whole, split = {"x", "y"}, {f"{part}_{name}" for part in "xy" for name in SPLITS}
+    known = {"group"} | (split if whole.isdisjoint(arrays) else whole)
+    if others := sorted(set(arrays) - known):
+        raise UcflError(
+            f"{file.name} holds {others[0]!r}, which nothing would use; a file has x and y, or "
+            f"{', '.join(f'x_{name} and y_{name}' for name in SPLITS)}, and perhaps group: rename "
+            "it, or leave it out."
+        )
 
 
 def _amounts(targets: NDArray[Any]) -> NDArray[Any]:

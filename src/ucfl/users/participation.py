@@ -24,7 +24,7 @@ FORM = (
 
 @dataclass(frozen=True)
 class Participation:
-    """``share`` of the users, or ``number`` of them, drawn in every round.
+    """``share`` of the available users, or ``number`` of them, drawn in every round.
 
     ``by``: all alike, or in proportion to how much data they have. ``trace``: a CSV file with the
     columns ``round`` and ``user`` (its name) that says who is available when; after its last round
@@ -63,21 +63,24 @@ class Participation:
         return self == Participation()
 
     def count(self, users: int) -> int:
-        """How many of so many users take part; at least one."""
+        """How many of so many users take part; at least one, where there is any."""
         if self.number is not None:
             return min(self.number, users)
-        return max(1, math.floor(self.share * users + 0.5))
+        return max(min(1, users), math.floor(self.share * users + 0.5))
 
-    def available(self, names: Sequence[str]) -> list[list[int]]:
-        """The places of the users that are available, round by round; then from the beginning."""
+    def available(self, names: Sequence[str], newcomers: Sequence[str] = ()) -> list[list[int]]:
+        """The places of the users that are available, round by round; then from the beginning.
+
+        A trace may name newcomers, who take part in no round.
+        """
         if self.trace is None:
             return [list(range(len(names)))]
-        return _read(Path(self.trace), names)
+        return _read(Path(self.trace), names, newcomers)
 
 
-def _read(file: Path, names: Sequence[str]) -> list[list[int]]:
+def _read(file: Path, names: Sequence[str], newcomers: Sequence[str]) -> list[list[int]]:
     try:
-        with file.open(newline="", encoding="utf-8") as f:
+        with file.open(newline="", encoding="utf-8-sig") as f:
             rows = list(csv.DictReader(f))
     except OSError as error:
         raise UcflError(f"{file} cannot be read ({error.strerror}).") from error
@@ -92,9 +95,12 @@ def _read(file: Path, names: Sequence[str]) -> list[list[int]]:
                 f"{file}, line {number}: an availability trace has the columns round (from 1) and "
                 "user (a user's name)."
             )
+        there = found.setdefault(int(text), set())
+        if user in newcomers:
+            continue
         if user not in places:
             raise UcflError(f"{file}, line {number}: no user is called {user!r}.")
-        found.setdefault(int(text), set()).add(places[user])
+        there.add(places[user])
     if not found:
         raise UcflError(f"{file} names no round and no user.")
     return [sorted(found.get(t, ())) for t in range(1, max(found) + 1)]

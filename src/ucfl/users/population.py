@@ -245,7 +245,7 @@ class Users:
                 for s, split in enumerate(SPLITS)
             }
             if share:
-                _say_who_has_no_validation(names, given["validation"])
+                say_who_has_no_validation(names, given["validation"])
         nothing = [(x[:0], y[:0]) for x, y in given["train"]]
         by_split = {split: given.get(split, nothing) for split in SPLITS}
         return cls(
@@ -358,7 +358,8 @@ def _value(target: Any) -> Any:
     return target.numpy() if isinstance(target, Tensor) else target
 
 
-def _say_who_has_no_validation(names: Sequence[str], pairs: Sequence[Pair]) -> None:
+def say_who_has_no_validation(names: Sequence[str], pairs: Sequence[Pair]) -> None:
+    """Tell a person whose validation data chooses no round."""
     if without := [name for name, (_, y) in zip(names, pairs, strict=True) if not len(y)]:
         warnings.warn(
             f"{listed(without)}: too few examples to keep any back for validation; such users have "

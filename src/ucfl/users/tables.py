@@ -60,6 +60,8 @@ def frame_pairs(
     if has_gaps(y):
         raise UcflError(f"column {target!r} has gaps; leave out examples without a label.")
     check_scales(x, chosen)
+    # Texts and numbers in one column have no order.
+    users = users if users.dtype.kind != "O" else np.array([str(user) for user in users])
     names, owner = np.unique(users, return_inverse=True)
     pairs = [(x[owner == i], y[owner == i]) for i in range(len(names))]
     return pairs, [str(name) for name in names.tolist()]

@@ -35,6 +35,9 @@ NOISE_DENSITY = -174.0
 #: micro sleep); a unit is taken as 2 mW, so that sending at 23 dBm draws 1.4 W.
 PHONE_AT_REST, PHONE_PER_WATT = 0.5, 4.5
 
+#: TR 38.901, table 7.4.1-1: the height of an antenna outdoors, in metres.
+LOWEST_OUTDOORS = 1.5
+
 Kind = Literal["indoor-office", "urban-micro", "urban-macro"]
 Radius = Annotated[float, Quantity(LENGTH, 1, 5000, "radius of the cell")]
 Nearest = Annotated[float, Quantity(LENGTH, 1, 5000, "distance of the nearest user")]
@@ -101,6 +104,11 @@ class Site(RadioSettings):
             raise UcflError(
                 f"path loss of {self.surroundings} is known from {here.nearest:g} m to "
                 f"{here.farthest:g} m, not from {self.nearest:g} m to {self.radius:g} m."
+            )
+        if self.surroundings != "indoor-office" and self.user_height < LOWEST_OUTDOORS:
+            raise UcflError(
+                f"path loss of {self.surroundings} is known for users from {LOWEST_OUTDOORS:g} m "
+                f"up, not at {self.user_height:g} m."
             )
         if not self.base_height > self.user_height:
             raise UcflError(
