@@ -1,5 +1,6 @@
 """Radio cells: rates, times and joules worked by hand, and the invariants of radio."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -176,3 +177,18 @@ def test_files_of_snrs_that_are_none(tmp_path, text, words):
         find(written(tmp_path, text)).serving(2, 1000)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_who_can_send_beside_everybody_can_send_beside_a_few():
+    """Known mistake: a cohort's larger parts of the band left weak users without a rate."""
+    cell = find("urban-macro:rate=cqi-table-1:radius=500m").serving(20, 100_000)
+    weakest = cell.snr_up_db.argmin()
+    for others in (1, 2, 9):
+        here = np.zeros(20, dtype=bool)
+        here[[weakest, *[user for user in range(20) if user != weakest][:others]]] = True
+        few = cell.among(here)
+        assert (few.up_rates > 0).all()
+        # Nobody is slower than in the smaller part that it has beside everybody.
+        assert (few.up_rates >= 0.49 * cell.up_rates[here]).all()
+    with pytest.raises(UcflError, match="gets no rate on the uplink"):
+        dataclasses.replace(cell, snr_up_db=cell.snr_up_db - 60)

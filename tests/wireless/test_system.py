@@ -167,3 +167,21 @@ def test_when_a_share_of_the_models_has_arrived():
     assert cell.arrived(Traffic(1, 1), 20, 1.0) == arrivals[19]
     assert cell.arrived(Traffic(1, 1), 20, 1.0) == pytest.approx(cell.round_time(Traffic(1, 1), 20))
     assert SYSTEMS["wired"].arrived(Traffic(1, 1), 20, 0.5) == 3
+
+
+def test_a_deadline_for_a_share_leaves_out_the_others_on_average():
+    """Known mistake: everyone computed for the expected time, so nobody was ever slow."""
+    slow, traffic = SYSTEMS["slow-uplink"], Traffic(1, 1)
+    assert slow.arrived(traffic, 20, 1.0) == pytest.approx(slow.round_time(traffic, 20))
+    # T_min + (H_20 - H_2) / mu, one broadcast, four T_dl up.
+    by_hand = 1 + sum(1 / n for n in range(3, 21)) + 1 + 4
+    assert slow.arrived(traffic, 20, 0.9) == pytest.approx(by_hand)
+    assert slow.arrived(traffic, 20, 0.001) == pytest.approx(1 + 1 / 20 + 5)
+    cell = dataclasses.replace(
+        wireless.SITES["urban-micro"].serving(20, 100_000), t_min=0.1, mean_delay=2.0
+    )
+    deadline = cell.arrived(traffic, 20, 0.8)
+    draws = 0.1 + np.random.default_rng(5).exponential(2.0, size=(2000, 20))
+    late = [(cell.arrivals(traffic, each) > deadline).mean() for each in draws]
+    assert np.mean(late) == pytest.approx(0.2, abs=0.02)
+    assert cell.arrived(traffic, 20, 1.0) <= cell.round_time(traffic, 20)

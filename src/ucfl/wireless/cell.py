@@ -21,6 +21,8 @@ from ucfl.wireless.traffic import Traffic
 
 Floats = NDArray[np.float64]
 
+#: Hz: the least of a band that a user sends in (TS 38.211).
+SUBCARRIER = 15e3
 #: dB above which no receiver works: an SNR like this is a ratio that was not converted.
 HIGHEST_SNR = 80.0
 
@@ -35,7 +37,7 @@ class RadioCell(RadioSettings, System):
     rate of its slowest listener, or of the slowest of a share ``coverage`` of them, after which the
     others get it one by one. On the uplink, users either share the band in equal parts at the same
     time (``ofdma``: a user's power in a part B/m lifts its SNR m times) or take turns on all of it
-    (``sequential``). Times are in seconds.
+    (``sequential``); who gets no rate in that uses less of the band. Times are in seconds.
 
     ``down_factor`` and ``up_factor`` are the bytes of a message over those of the model
     (compression).
@@ -74,10 +76,18 @@ class RadioCell(RadioSettings, System):
     @cached_property
     def up_rates(self) -> Floats:
         """Bit/s at which each user sends, in its part of the band or in its turn."""
-        if self.uplink_sharing == "sequential":
-            return self.bandwidth * self._efficiency(self.snr_up_db)
-        m = len(self.snr_up_db)
-        return self.bandwidth / m * self._efficiency(self.snr_up_db + 10 * math.log10(m))
+        parts = 1 if self.uplink_sharing == "sequential" else len(self.snr_up_db)
+        rates = self._sent_in(parts, self.snr_up_db)
+        # Who is too weak for its part puts its power into a half of it, a quarter, and so on.
+        while (weak := rates == 0).any() and self.bandwidth / (2 * parts) >= SUBCARRIER:
+            parts *= 2
+            rates[weak] = self._sent_in(parts, self.snr_up_db[weak])
+        return rates
+
+    def _sent_in(self, parts: int, snr_db: Floats) -> Floats:
+        """Bit/s of users with all their power in one of so many parts of the band."""
+        lifted = np.asarray(snr_db, dtype=np.float64) + 10 * math.log10(parts)
+        return np.asarray(self.bandwidth / parts * self._efficiency(lifted))
 
     def downlink(
         self, models: float, users: int, audience: Audience | Labels | None = None
