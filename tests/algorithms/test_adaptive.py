@@ -7,6 +7,7 @@ import ucfl
 from conftest import close, make_federation, make_users
 from ucfl.algorithms import adaptive_user_centric, find
 from ucfl.algorithms.adaptive_user_centric import CALIBRATIONS, AdaptiveUserCentric
+from ucfl.collaboration import Mixing
 from ucfl.collaboration.candidates import NAMES
 from ucfl.errors import UcflError
 from ucfl.federation import Federation
@@ -180,3 +181,43 @@ def test_its_run_has_a_panel_and_a_plan(tmp_path):
     question = Question.from_runs(run.folder)
     assert question.plan("wired").recommended.streams == 2
     assert find("fedavg").collaboration({}) is None
+
+
+def test_without_validation_data_nothing_is_tried_and_nothing_is_lost():
+    """Known mistake: no round was the best, so a trial gave the untrained models back."""
+    fed = make_federation(make_users([20] * 4, held=0))
+    algorithm = find("adaptive-user-centric")
+    states = [algorithm.start(fed)]
+    for t in range(1, 13):
+        states.append(algorithm.round(fed, states[-1], t))
+        assert states[-1]["phase"] == "apart"
+        assert not torch.equal(algorithm.models(states[-1]), fed.initial())
+
+
+def test_candidates_cost_as_much_without_an_absent_user():
+    """Known mistake: with one user absent, only the mixtures in use were counted."""
+    algorithm, down = find("adaptive-user-centric:streams=plan"), []
+    users = make_users([60] * 30, classes=2, held=20)
+    for absent in (0, 1):
+        fed = make_federation(users)
+        state = algorithm.start(fed)
+        for t in (1, 2):
+            state = algorithm.round(fed, state, t)
+        here = torch.arange(fed.m, device=fed.device) >= absent
+        among = fed.among(here if absent else None)
+        down.append(algorithm.traffic(among, algorithm.round(among, state, 3)).down)
+    assert down[1] >= down[0] - 1 > 2
+
+
+def test_nobody_moves_to_a_stream_whose_users_are_all_absent():
+    """Known mistake: a model of zeros stood for theirs, and was better than a bad one."""
+    fed, algorithm = make_federation(opposite_groups()), find("adaptive-user-centric")
+    here = torch.tensor([True, True, True, False, False, False], device=fed.device)
+    among, theta = fed.among(here), fed.initial()
+    local = among.train(theta, 3)
+    streams = Mixing.within(fed.sizes, torch.tensor([0, 0, 0, 1, 1, 1], device=fed.device))
+    ways = [row.expand(fed.m, -1) for row in streams.streams]
+    losses = algorithm._tried(among, local, ways, 3)
+    assert losses[0, :3, :40].isfinite().all()
+    assert losses[1, :3, :40].isinf().all()
+    assert losses[:, 3:].isnan().all()

@@ -232,3 +232,33 @@ def test_fedfomos_weights_concentrate_inside_groups():
     same = fed.groups[:, None] == fed.groups[None, :]
     inside = (state["affinity"] * same).sum() / state["affinity"].sum()
     assert inside > 0.6  # a quarter, if they did not care
+
+
+def test_fedfomo_receives_from_those_who_are_there():
+    """Known mistake: models of absent users were chosen, and then left out."""
+    fed, algorithm = make_federation(make_users([10] * 20)), find("fedfomo:received=3")
+    here = torch.zeros(20, dtype=torch.bool, device=fed.device)
+    here[[2, 5, 11, 17]] = True
+    affinity = algorithm.start(fed)["affinity"]
+    for t in range(10):
+        mask = algorithm.offers(fed.among(here), affinity, t)[here][:, here]
+        assert mask.all()  # its own, and the three others
+
+
+class Standardised(nn.Module):
+    """Of padding it makes no number."""
+
+    def forward(self, x):
+        return (x - x.mean((1, 2, 3), keepdim=True)) / x.std((1, 2, 3), keepdim=True)
+
+
+def test_fedems_shares_do_not_depend_on_padding():
+    """Known mistake: shorter users' shares were no numbers, and they were dropped."""
+    model = nn.Sequential(Standardised(), nn.Flatten(), nn.Linear(36, 3))
+    fed = Federation(make_users([20, 12, 9]), model, chunk=3)
+    algorithm = find("fedem")
+    state = algorithm.start(fed)
+    for t in (1, 2):
+        state = algorithm.round(fed, state, t)
+    assert state["shares"].isfinite().all()
+    assert close(state["shares"].sum(1), torch.ones_like(state["shares"][:, 0]))

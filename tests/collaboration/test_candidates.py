@@ -93,3 +93,12 @@ def test_candidates_do_not_care_for_the_order_of_users(name):
         name, gradient_distances(gradients[order]), floor[order], sizes[order], labels[order]
     )
     assert torch.allclose(after, before[order][:, order])
+
+
+def test_who_was_not_asked_keeps_its_choice():
+    """Known mistake: absent users took the most frequent choice of those present."""
+    losses = torch.full((3, 4, 2), torch.nan)
+    losses[:, 0] = torch.tensor([[1.0, 1.0], [0.0, 0.0], [2.0, 2.0]])
+    current, labels = torch.tensor([0, 2, 2, 0]), torch.zeros(4, dtype=torch.int64)
+    asked = torch.tensor([True, False, False, True])
+    assert own_choices(losses, current, labels, asked=asked).tolist() == [1, 2, 2, 1]

@@ -156,3 +156,17 @@ def test_a_misplaced_user_settles():
     wrong = truth.copy()
     wrong[0] = 1
     assert settled(pairs, wrong).tolist() == truth.tolist()
+
+
+def test_users_who_are_one_population_are_asked_once(monkeypatch):
+    """Known mistake: they were tested again, so that the level was nearly twice what it says."""
+    answers = [(0.02, 1), (0.01, 2), (0.01, 1), (0.01, 1)]
+
+    def said(sample, rng):
+        p, parts = answers.pop(0)
+        return p, list(np.array_split(np.arange(len(sample)), parts))
+
+    monkeypatch.setattr(groups, "split", said)
+    found = find_groups(federation(np.random.default_rng(0), np.zeros(8, int)))
+    assert (found.count, found.p_value) == (1, 0.02)
+    assert len(answers) == 3

@@ -108,25 +108,34 @@ class AdaptiveUserCentric(Algorithm):
         state = {**state, "evaluated": 0.0, "head": 0.0}
         if trying:
             state = self._calibrated(fed, state, local, t)
-        mixing = (self._sent(fed, state) if trying else self.mixing(state)).among(fed.present)
+        mixing = self.mixing(state).among(fed.present)
+        sent = float(mixing.sent)
+        if trying:
+            mixing, sent = self._sent(fed, state)
         if state["phase"] in ("trial", "shared"):
             average = Mixing.average(fed.sizes).among(fed.present)
             layered = Mixing.by_part({fed.part("body"): average, fed.part("head"): mixing})
-            theta, down = layered @ local, layered.sent
-            state = {**state, "head": fed.part("head").share}
+            share = fed.part("head").share
+            theta, down = layered @ local, layered.sent + share * (sent - mixing.sent)
+            state = {**state, "head": share}
         elif bool((tensor(state, "choices") == LOCAL).all()) and not trying:
             theta, down = local, 0.0
         else:
-            theta, down = mixing @ local, float(mixing.sent)
+            theta, down = mixing @ local, sent
         return self._watched(fed, {**state, "theta": theta, "down": down}, t)
 
     def _watched(self, fed: Federation, state: State, t: int) -> State:
-        """From apart to trial when nothing is gained any more; from there to shared, or back."""
+        """From apart to trial when nothing is gained any more; from there to shared, or back.
+
+        Without validation data nothing says what is gained, and nothing is tried.
+        """
         calibrated = int(state["stable"]) >= STABLE or t >= CALIBRATIONS[-1]
         if state["phase"] not in ("apart", "trial") or not (~fed.part("head")).count:
             return state
         theta = tensor(state, "theta")
         now = float(fed.metric(theta, "validation").nanmean())
+        if math.isnan(now):
+            return state
         now = now if fed.objective.judge.more_is_better else -now
         state = {**state, "evaluated": float(state["evaluated"]) + 1}
         since, trial = int(state["since"]) + 1, state["phase"] == "trial"
@@ -203,14 +212,19 @@ class AdaptiveUserCentric(Algorithm):
         rules, labels = chosen.unique(dim=0, return_inverse=True)
         return {"rules": rules, "labels": labels}
 
-    def _sent(self, fed: Federation, state: State) -> Mixing:
-        """What a calibration sends: all candidates' mixtures, or the local models if fewer."""
+    def _sent(self, fed: Federation, state: State) -> tuple[Mixing, float]:
+        """What a calibration sends: all candidates' mixtures, or the local models if fewer.
+
+        Beside the mixing, how many models that are: those are heard by who tries them, too.
+        """
         mixing = self.mixing(state)
         others = [self._rows(fed, state, name) for name in NAMES if name != NAMES[LOCAL]]
         rules, labels = torch.cat([*others, mixing.weights]).unique(dim=0, return_inverse=True)
         if len(rules) < fed.m:
-            return Mixing(rules, labels[-fed.m :])
-        return Mixing(mixing.weights, torch.arange(fed.m, device=fed.device))
+            found = Mixing(rules, labels[-fed.m :]).among(fed.present)
+            return found, float(len(rules) if found.silent is None else (~found.silent).sum())
+        found = Mixing(mixing.weights, torch.arange(fed.m, device=fed.device)).among(fed.present)
+        return found, float(found.sent)
 
     def _calibrated(self, fed: Federation, state: State, local: Tensor, t: int) -> State:
         """The state after everyone has tried everything on the same local models."""
@@ -223,7 +237,7 @@ class AdaptiveUserCentric(Algorithm):
         ways = [self._rows(fed, state, name) for name in NAMES]
         losses = self._tried(fed, local, ways, t)
         if self.choice == "own":
-            fresh = own_choices(losses, choices, moved, self.doubt)
+            fresh = own_choices(losses, choices, moved, self.doubt, self._asked(fed, t))
         else:
             best = common_choice(losses.nanmean(2), int(choices[0]), self.doubt)
             fresh = torch.full_like(choices, best)
@@ -237,11 +251,28 @@ class AdaptiveUserCentric(Algorithm):
         return {**state, **self._settled(fed, state)}
 
     def _tried(self, fed: Federation, local: Tensor, ways: list[Tensor], t: int) -> Tensor:
-        """[ways, m, examples]: validation losses with each way [m, m] to mix, of those who vote."""
+        """[ways, m, examples]: validation losses with each way [m, m] to mix, of those who vote.
+
+        A mixture of absent users alone cannot be made now: its loss is infinite.
+        """
         everyone = torch.arange(fed.m, device=fed.device)
-        ways = [Mixing(way, everyone).among(fed.present).weights.to(local.dtype) for way in ways]
-        losses = torch.stack([fed.example_losses(way @ local) for way in ways])
-        if self.voters < 1:
-            ranks = draws.uniform(fed.seed, t, fed.users.ids, -9).argsort().argsort()
-            losses[:, ranks >= max(1, math.ceil(self.voters * fed.m))] = torch.nan
-        return losses.double()
+        found = []
+        for way in (Mixing(way, everyone).among(fed.present) for way in ways):
+            losses = fed.example_losses(way.weights.to(local.dtype) @ local).double()
+            if way.silent is not None:
+                unmade = way.silent[:, None] & ~losses.isnan()
+                losses = losses.masked_fill(unmade, torch.inf)
+            found.append(losses)
+        losses = torch.stack(found)
+        losses[:, ~self._asked(fed, t)] = torch.nan
+        return losses
+
+    def _asked(self, fed: Federation, t: int) -> Tensor:
+        """[m]: who votes in round t."""
+        present = fed.present
+        if present is None:
+            present = torch.ones(fed.m, dtype=torch.bool, device=fed.device)
+        if self.voters == 1:
+            return present
+        ranks = draws.uniform(fed.seed, t, fed.users.ids, -9).argsort().argsort()
+        return present & (ranks < max(1, math.ceil(self.voters * fed.m)))

@@ -83,7 +83,8 @@ class FedEM(Algorithm):
             each = row.expand(fed.m, -1)
             local = fed.train(each, t, example_weights=q[..., k].to(row.dtype))
             trained.append(fed.exchange(average, local, each)[0])
-        found = (q * data.real[..., None]).sum(1) / data.sizes[:, None]
+        # Not a product with zero: what a model makes of padding may be no number.
+        found = torch.where(data.real[..., None], q, 0.0).sum(1) / data.sizes[:, None]
         return {"components": torch.stack(trained), "shares": fed.kept(found, shares)}
 
     def models(self, state: State) -> Tensor:

@@ -77,6 +77,8 @@ class FedFomo(Algorithm):
         explores = draws.uniform(fed.seed, t, ids, -1)[:, None] < self.exploration
         # Affinities first, chance between equals; or chance alone.
         rank = torch.where(explores, chance, affinity + 1e-9 * chance)
+        if fed.present is not None:  # nobody asks for what is not trained now
+            rank = rank.masked_fill(~fed.present, -torch.inf)
         rank = rank.masked_fill(own, torch.inf)
         chosen = rank.topk(self.received + 1, dim=1).indices
         return torch.zeros_like(own).scatter(1, chosen, True)

@@ -260,7 +260,7 @@ class LayeredUserCentric(Algorithm):
             len(distributed.gathered(tensor(state, name)).unique()) for name in ("groups", "inputs")
         )
         p = float(state["p_value"])
-        how = "" if self.groups == "told" else f" (p = {p:.2g}; users are split below {LEVEL:g})"
+        how = "" if self.groups == "told" else f" (p = {p:.2g}; users are split up to {LEVEL:g})"
         said = (
             f"Users share {groups} heads by what their labels mean{how}, and {bodies} "
             f"{'bodies' if bodies > 1 else 'body'} by their inputs."

@@ -71,12 +71,20 @@ def common_choice(losses: Tensor, current: int, doubt: float = 1.0) -> int:
     return best if gain.mean() > doubt * error else current
 
 
-def own_choices(losses: Tensor, current: Tensor, labels: Tensor, doubt: float = 1.0) -> Tensor:
+def own_choices(
+    losses: Tensor,
+    current: Tensor,
+    labels: Tensor,
+    doubt: float = 1.0,
+    asked: Tensor | None = None,
+) -> Tensor:
     """[m]: the same for every user on its own.
 
     ``losses`` [candidates, users, examples] are those of single examples, NaN for padding. A user
-    without two validation examples follows the most frequent choice of its stream.
+    without two validation examples follows the most frequent choice of its stream; one that was
+    not ``asked`` [m] keeps its own (None: everyone was).
     """
+    before = current
     broken = losses.isinf().sum(2)  # [candidates, users]
     allowed = broken == broken.min(0).values
     # Compared on the examples that are finite with everything allowed.
@@ -96,4 +104,4 @@ def own_choices(losses: Tensor, current: Tensor, labels: Tensor, doubt: float = 
         voters = inside & (count > 1)
         if voters.any():
             chosen[inside & ~voters] = chosen[voters].mode().values
-    return chosen
+    return chosen if asked is None else torch.where(asked, chosen, before)

@@ -9,7 +9,8 @@ import numpy as np
 from ucfl.collaboration.prototypes import ClassMeans, Floats, Labels, Pairs, nearest_groups
 
 #: Populations that are drawn for a test, and the share of them that may be as grouped as the users
-#: are: the probability with which users of one population are split, at most.
+#: are: the probability with which users of one population are split. With classes of 1 and of 1000
+#: examples side by side it was 7% in a simulation, which the page of the method says.
 DRAWS, LEVEL = 99, 0.01
 #: The most groups that one split makes, each of which is tested again.
 MOST = 12
@@ -53,7 +54,8 @@ def find_groups(sample: ClassMeans, seed: int = 0) -> Groups:
     sought = sought[known] if known.any() else sought[:1]
     some = sample.of_users(sought)
     p_value, waiting = split(some, rng)
-    found = []
+    # Who is one population is not asked again: two tests would be wrong twice as often.
+    found, waiting = ([], waiting) if len(waiting) > 1 else (waiting, [])
     while waiting:
         part = waiting.pop()
         _, smaller = split(some.of_users(part), rng)
