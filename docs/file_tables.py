@@ -126,6 +126,23 @@ def group_errors() -> str:
     return f"{table}\n\n(`{found['command']}`)"
 
 
+def group_sizes() -> str:
+    """How often users of one population are split whose sizes are very unequal."""
+    found = json.loads((BENCHMARKS / "group-sizes.json").read_text())
+    heads = ["examples of a class", "federations", "split", "share", "most groups"]
+    rows = [
+        [
+            row["what"],
+            str(row["federations"]),
+            str(row["split"]),
+            f"{row['split'] / row['federations']:.1%}",
+            str(row["most"]),
+        ]
+        for row in found["rows"]
+    ]
+    return f"{tables.markdown(heads, rows)}\n\n(`{found['command']}`)"
+
+
 def second_look() -> str:
     """Groups in prototypes of untrained networks, and of a model after some rounds."""
     found = json.loads((BENCHMARKS / "second-look.json").read_text())

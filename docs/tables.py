@@ -67,6 +67,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "participation-cpu": file_tables.benchmark("participation-cpu", file_tables.PARTICIPATION),
     "participation-gpu": file_tables.benchmark("participation-gpu", file_tables.PARTICIPATION),
     "groups-error": file_tables.group_errors,
+    "group-sizes": file_tables.group_sizes,
     "second-look": file_tables.second_look,
     "last-batch": file_tables.last_batch,
     "bounds": file_tables.bounds,

@@ -9,8 +9,8 @@ import numpy as np
 from ucfl.collaboration.prototypes import ClassMeans, Floats, Labels, Pairs, nearest_groups
 
 #: Populations that are drawn for a test, and the share of them that may be as grouped as the users
-#: are: the probability with which users of one population are split. With classes of 1 and of 1000
-#: examples side by side it was 7% in a simulation, which the page of the method says.
+#: are: the probability with which users of one population are split. Where classes of 1 and of 1000
+#: examples are side by side it is larger (benchmarks/group_sizes.py).
 DRAWS, LEVEL = 99, 0.01
 #: The most groups that one split makes, each of which is tested again.
 MOST = 12
