@@ -82,7 +82,7 @@ def test_times_and_budgets_need_no_w(data, tmp_path):
     done = ucfl("plan", "r", "--system", "urban-micro", "--within", "60h", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Within 60h, take " in done.stdout
-    assert "(1 seed). Whether others are as good cannot be told from so few seeds" in done.stdout
+    assert "(1 seed). It shares too few seeds with local (" in done.stdout
     done = ucfl("plan", "r", "--target", "30", "--json", cwd=tmp_path)
     answer = json.loads(done.stdout)
     assert set(answer["times"]["algorithms"]) == {"fedavg", "local"}

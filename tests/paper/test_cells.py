@@ -147,7 +147,7 @@ def test_a_damaged_cell_is_said_to_be_and_is_to_do(tmp_path):
 def test_the_stored_cells_of_version_one_are_read_and_new_ones_have_a_checksum(tmp_path):
     stored = sorted((Path(__file__).parents[2] / "docs" / "results" / "cells").glob("*.npz"))
     old = [file for file in stored if b"sha256.npy" not in file.read_bytes()]
-    assert len(old) >= 300
+    assert old  # until all are made again
     for file in old[::10]:
         with np.load(file) as arrays:
             assert "format" not in json.loads(str(arrays["about"]))  # those are of format 1

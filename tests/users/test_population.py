@@ -157,6 +157,9 @@ def test_broken_folders_are_one_sentence(tmp_path):
         Users.from_folder(tmp_path)
     write(tmp_path, "b", z=x)
     (tmp_path / "a.npz").unlink()
+    with pytest.raises(UcflError, match="holds 'z', which nothing would use"):
+        Users.from_folder(tmp_path)
+    write(tmp_path, "b", x_test=x, y_test=y)
     with pytest.raises(UcflError, match="neither x and y nor"):
         Users.from_folder(tmp_path)
     write(tmp_path, "a", x_train=x, y_train=y)

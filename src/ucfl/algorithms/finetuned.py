@@ -61,7 +61,7 @@ class Finetuned(Algorithm):
     def round(self, fed: Federation, state: State, t: int) -> State:
         """Train, average, then fine-tune as the next round's local training would begin.
 
-        After the last round, that is with the last one's rate.
+        After the last round of a cosine, that is with the last one's rate.
         """
         before = tensor(state, "theta")
         theta = fed.exchange(self.mixing(fed), self.local(fed, before, t), before)

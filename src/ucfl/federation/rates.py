@@ -36,8 +36,7 @@ class Constant:
         return 1.0
 
     def __call__(self, t: int, rounds: int) -> float:
-        """The factor of round t of ``rounds``; what comes after the last has the last one's."""
-        t = min(t, rounds)
+        """The factor of round t of ``rounds``."""
         if t <= self.warmup:
             return t / (self.warmup + 1)
         return self.after(t - 1 - self.warmup, max(1, rounds - self.warmup))
@@ -62,7 +61,8 @@ class Cosine(Constant):
     least: Share = 0.0
 
     def after(self, done: int, rounds: int) -> float:
-        """As ``torch.optim.lr_scheduler.CosineAnnealingLR``."""
+        """As ``torch.optim.lr_scheduler.CosineAnnealingLR``; past the last round, its rate."""
+        done = min(done, rounds - 1)
         return self.least + (1 - self.least) * (1 + math.cos(math.pi * done / rounds)) / 2
 
 
