@@ -230,8 +230,13 @@ def test_what_comes_after_the_last_round_has_the_last_ones_rate():
     rate = schedule("cosine:least=0.1", 10)
     assert rate(11) == rate(10) > 0.1
     users = make_users([20, 9])
-    with pytest.warns(UcflWarning, match=r"fedavg-finetune: the schedule ends with 0\.0024 of the"):
-        find("fedavg-finetune").start(federation_with("cosine", users))
+    low = find("fedavg-finetune")
+    for text in ("cosine", "steps:at=31:factor=0.001"):
+        fed = federation_with(text, users)
+        with pytest.warns(UcflWarning, match="fedavg-finetune: the schedule is under 1%"):
+            low.round(fed, low.start(fed), 32)
+    fed = federation_with("steps:at=100:factor=0.001", users)  # later than the last round
+    low.round(fed, low.start(fed), 32)  # says nothing
     for name in ("fedavg-finetune", "per-fedavg"):
         fed, algorithm = federation_with("cosine:least=0.1", users), find(name)
         state = algorithm.round(fed, algorithm.start(fed), 32)

@@ -108,10 +108,10 @@ class AdaptiveUserCentric(Algorithm):
         state = {**state, "evaluated": 0.0, "head": 0.0}
         if trying:
             state = self._calibrated(fed, state, local, t)
-        mixing = self.mixing(state).among(fed.present)
-        sent = float(mixing.sent)
-        if trying:
             mixing, sent = self._sent(fed, state)
+        else:
+            mixing = self.mixing(state).among(fed.present)
+            sent = float(mixing.sent)
         if state["phase"] in ("trial", "shared"):
             average = Mixing.average(fed.sizes).among(fed.present)
             layered = Mixing.by_part({fed.part("body"): average, fed.part("head"): mixing})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import warnings
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -21,13 +20,12 @@ from ucfl.wireless import Traffic
 LEAST_RATE = 0.01
 
 
-def warn_of_no_rate(name: str, fed: Federation) -> None:
-    """Tell a person whose schedule ends so low that the last fine-tuning does nothing."""
-    last = fed.training.schedule(sys.maxsize)
-    if last < LEAST_RATE:
+def warn_of_no_rate(name: str, fed: Federation, t: int) -> None:
+    """Tell a person whose schedule is so low in round t that fine-tuning does nothing."""
+    if fed.training.schedule(t) < LEAST_RATE:
         warnings.warn(
-            f"{name}: the schedule ends with {last:.2g} of the rate, so that fine-tuning after the "
-            "last round changes next to nothing; for a cosine, set schedule=cosine:least=0.1.",
+            f"{name}: the schedule is under {LEAST_RATE:.0%} of the rate in some rounds, whose "
+            "fine-tuning changes next to nothing; for a cosine, set schedule=cosine:least=0.1.",
             UcflWarning,
             stacklevel=2,
         )
@@ -55,7 +53,6 @@ class Finetuned(Algorithm):
 
     def start(self, fed: Federation) -> State:
         """Nothing to fine-tune yet."""
-        warn_of_no_rate(self.name, fed)
         return {"theta": fed.initial(), "personal": fed.initial()}
 
     def round(self, fed: Federation, state: State, t: int) -> State:
@@ -65,6 +62,7 @@ class Finetuned(Algorithm):
         """
         before = tensor(state, "theta")
         theta = fed.exchange(self.mixing(fed), self.local(fed, before, t), before)
+        warn_of_no_rate(self.name, fed, t + 1)
         personal = fed.train(theta, t + 1, training=self.tuning(fed))
         return {"theta": theta, "personal": fed.kept(personal, tensor(state, "personal"))}
 

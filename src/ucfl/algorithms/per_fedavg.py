@@ -89,7 +89,6 @@ class PerFedAvg(Algorithm):
 
     def start(self, fed: Federation) -> State:
         """Nothing to adapt yet."""
-        warn_of_no_rate(self.name, fed)
         return {"theta": fed.initial(), "personal": fed.initial()}
 
     def round(self, fed: Federation, state: State, t: int) -> State:
@@ -100,6 +99,7 @@ class PerFedAvg(Algorithm):
         w, _, rest = fed.iterate(Meta(), (w, w, rest), t, self.training(fed), hyper=rates)
         average = Mixing.average(fed.sizes).among(fed.present)
         theta = fed.exchange(average, torch.cat([w, rest], dim=1), tensor(state, "theta"))
+        warn_of_no_rate(self.name, fed, t + 1)
         personal = fed.train(theta, t + 1, training=self.adaptation(fed))
         return {"theta": theta, "personal": fed.kept(personal, tensor(state, "personal"))}
 

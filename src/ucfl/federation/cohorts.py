@@ -87,7 +87,7 @@ class Cohorts:
 
     def _given(self, users: Sequence[int | str], t: int) -> Tensor:
         try:
-            marks = np.asarray(users)
+            marks = np.asarray(users.tolist() if isinstance(users, Tensor) else users)
             if marks.dtype == bool and marks.shape == (len(self.ids),):
                 return torch.from_numpy(marks.nonzero()[0])
             if marks.dtype == bool and marks.size:
