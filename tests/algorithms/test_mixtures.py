@@ -5,6 +5,7 @@ share the order of the examples, which is an input.
 """
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -195,6 +196,15 @@ def test_fedmoe_shares_experts_and_keeps_gates(users, fed):
     expected = shares() @ one[:, ~gate].cpu()
     first = algorithm.models(algorithm.round(fed, algorithm.start(fed), 1))
     assert close(first[0, ~gate], expected, atol=1e-12)
+
+
+def test_fedmoes_mixture_is_never_compiled(users, fed):
+    """On a GPU its experts did not learn (docs/algorithms/fedmoe.md)."""
+    module = fed.module(fed.initial()[0])
+    options = {"training": replace(fed.training, batch=1), "chunk": 2, "compiled": True}
+    compiled = Federation(users, module, **options)
+    assert compiled.executor.compiled
+    assert not find("fedmoe").federation(compiled).executor.compiled
 
 
 def test_fedmoe_gates_by_the_input():

@@ -181,7 +181,11 @@ class Federation:
         return torch.where(self.present.view(-1, *[1] * (new.dim() - 1)), new, old)
 
     def with_model(self, key: Hashable, make: Callable[[Federation], nn.Module]) -> Federation:
-        """The same users with another model, made once for each ``key``."""
+        """The same users with another model, made once for each ``key``; it is not compiled.
+
+        On a GPU, FedMoE's compiled mixture learned no more than its gates can; the compiler is
+        suspected (``docs/algorithms/fedmoe.md``).
+        """
         if key not in self._with_models:
             self._with_models[key] = self._again(
                 self.users,
@@ -189,6 +193,7 @@ class Federation:
                 gathered=self.gathered,
                 cohort=self.cohort,
                 links=self.links,
+                compiled=False,
             )
         return self._with_models[key].among(self.present, self.memory, self.wire)
 
@@ -206,8 +211,7 @@ class Federation:
             device=self.device,
             seed=self.seed,
             variance_batch=self.variance_batch,
-            **others,
-            **self._options,
+            **{**self._options, **others},
         )
 
     # -- what is sent ------------------------------------------------------------------------
