@@ -239,8 +239,22 @@ def test_cells_that_are_left_to_others_are_said_to_be_missing(tmp_path, command)
     with held(paper.Store(tmp_path / FORM.name).file(cell)):
         code, _, notes = command(*words, "--out", tmp_path)
     assert code == 0
-    assert "1 cell that other processes work on is not there yet, and in no table" in notes
+    assert "1 cell is not there, and in no table: what other processes work on" in notes
     assert "other processes" not in command(*words, "--out", tmp_path)[2]
+
+
+def test_a_cell_that_diverges_is_said_and_the_others_go_on(tmp_path):
+    """Known mistake: it ended the command, and kept the cells after it from being made."""
+    store = paper.Store(tmp_path)
+    usual = FORM.entry(CONCEPT_SHIFT, "fedavg")
+    steep = paper.Entry(usual.scenario.change({"lr": 3e38}), "fedavg")
+    (lost,), (kept,) = steep.cells([0]), usual.cells([0])
+    said = []
+    assert paper.run_cells([lost, kept], store, device="cpu", on_note=said.append)
+    assert store.load(lost) is None
+    assert store.load(kept).rounds == 2
+    (note,) = [note for note in said if note.startswith("training diverged in round 1: ")]
+    assert note.endswith(f"The cell {lost.name} is left out, and the others go on.")
 
 
 def left_behind(store, cell, *, lock):

@@ -92,8 +92,8 @@ def reproduce_command(
     if in_time and (left := found.of(wanted).to_do):
         are = either(len(left), "is", "are")
         say(
-            f"{counted(len(left), 'cell')} that other processes work on {are} not there yet, and "
-            "in no table; the same command, asked again, has them."
+            f"{counted(len(left), 'cell')} {are} not there, and in no table: what other processes "
+            "work on, which the same command, asked again, will have, and what has diverged."
         )
     page = paper.make_page(items, form, found, store, with_reports=report)
     if as_json:

@@ -1,6 +1,6 @@
 """How things are computed: executors for pure functions of one user, whatever they compute."""
 
-from ucfl.execution.choice import Options, choose
+from ucfl.execution.choice import Options, choose, for_mixture
 from ucfl.execution.cuda import Recorded
 from ucfl.execution.differentiation import gradient
 from ucfl.execution.executor import Batches, Cut, Executor, Function, Step, Tensors
@@ -27,6 +27,7 @@ __all__ = [
     "choose",
     "computing",
     "drawn_from",
+    "for_mixture",
     "gradient",
     "normalise",
     "saved_bytes",

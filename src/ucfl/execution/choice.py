@@ -36,6 +36,15 @@ class Options(TypedDict, total=False):
     precision: Precision
 
 
+def for_mixture(options: Options) -> Options:
+    """The same wishes for a model that a method makes of several: without the compiler.
+
+    On a GPU, FedMoE's compiled mixture learned no more than its gates can; the compiler is
+    suspected (``docs/algorithms/fedmoe.md``).
+    """
+    return {**options, "compiled": False}
+
+
 def choose(
     *,
     users: int,

@@ -12,7 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from ucfl.errors import UcflWarning, check_name
-from ucfl.execution import Batches, Options, Precision, Step, Tensors, choose, saved_bytes
+from ucfl.execution import (
+    Batches,
+    Options,
+    Precision,
+    Step,
+    Tensors,
+    choose,
+    for_mixture,
+    saved_bytes,
+)
 from ucfl.federation import checks, evaluation, prototypes
 from ucfl.federation.divergence import check_finite
 from ucfl.federation.gradients import Gradients, measure
@@ -181,11 +190,7 @@ class Federation:
         return torch.where(self.present.view(-1, *[1] * (new.dim() - 1)), new, old)
 
     def with_model(self, key: Hashable, make: Callable[[Federation], nn.Module]) -> Federation:
-        """The same users with another model, made once for each ``key``; it is not compiled.
-
-        On a GPU, FedMoE's compiled mixture learned no more than its gates can; the compiler is
-        suspected (``docs/algorithms/fedmoe.md``).
-        """
+        """The same users with another model, made once for each ``key``."""
         if key not in self._with_models:
             self._with_models[key] = self._again(
                 self.users,
@@ -193,13 +198,13 @@ class Federation:
                 gathered=self.gathered,
                 cohort=self.cohort,
                 links=self.links,
-                compiled=False,
+                **for_mixture(self._options),
             )
         return self._with_models[key].among(self.present, self.memory, self.wire)
 
     def of(self, users: Users) -> Federation:
         """Other users with the same model, objective and training; everyone is present."""
-        return self._again(users, copy.deepcopy(self.model.template))
+        return self._again(users, copy.deepcopy(self.model.template), **self._options)
 
     def _again(self, users: Users, model: nn.Module, **others: Any) -> Federation:
         """A federation with the same settings."""
@@ -211,7 +216,7 @@ class Federation:
             device=self.device,
             seed=self.seed,
             variance_batch=self.variance_batch,
-            **{**self._options, **others},
+            **others,
         )
 
     # -- what is sent ------------------------------------------------------------------------

@@ -102,6 +102,7 @@ def row(record: Record) -> dict[str, Any]:
         "validation_best": f"{record.validation[record.best_round]:.3f}",
         "seconds": f"{record.seconds:.1f}",
         "device": origin.machine["device"],
+        "executor": origin.machine.get("executor", ""),
         "data": origin.source,
         "versions": " ".join(f"{k} {v}" for k, v in origin.versions.items()),
     }
@@ -159,6 +160,7 @@ class Store:
             "model_bytes": record.model_bytes,
             "data": record.origin.source,
             "device": record.origin.machine["device"],
+            "executor": record.origin.machine.get("executor"),
             "versions": record.origin.versions,
             "newcomers": _as_null(record.newcomers),
             "dropped": record.dropped,
@@ -272,7 +274,7 @@ def _record(file: Path, about: dict[str, Any], arrays: dict[str, NDArray[Any]]) 
             command="",
             source=about["data"],
             versions=about["versions"],
-            machine={"device": about["device"]},
+            machine=_machine(about),
             # Version 0.1 kept it; the cells' names do not say so.
             kept_last_batch="last_batch" not in about["scenario"],
         ),
@@ -297,6 +299,12 @@ def _hundredths(percent: Floats) -> NDArray[np.uint16]:
 
 def _percent(hundredths: NDArray[np.uint16]) -> Floats:
     return np.where(hundredths == NO_VALUE, np.nan, hundredths / 100)
+
+
+def _machine(about: dict[str, Any]) -> dict[str, Any]:
+    """Cells once did not say by what they were computed."""
+    said = about.get("executor")
+    return {"device": about["device"], **({} if said is None else {"executor": said})}
 
 
 def _as_null(newcomers: ByWhen | None) -> dict[str, dict[str, float | None]] | None:

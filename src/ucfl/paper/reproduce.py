@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 from ucfl import algorithms
-from ucfl.errors import UcflError
+from ucfl.errors import Diverged, UcflError
 from ucfl.federation import Federation
 from ucfl.paper.cells import Cell, Entry, Store
 from ucfl.paper.items import work
@@ -125,7 +125,8 @@ def run_cells(
 
     At the limit the cell at work stops after its round, is kept, and goes on next time; so does
     one that Ctrl-C stops. A cell that another process works on is left to it, so several processes
-    share the cells. Cells of one scenario and seed share their federation.
+    share the cells. One in which nobody's training lasts is remarked on, and the others go on.
+    Cells of one scenario and seed share their federation.
     """
     ends = None if limit_seconds is None else time.monotonic() + limit_seconds
 
@@ -154,6 +155,9 @@ def run_cells(
         except Busy as busy:
             if on_note:
                 on_note(f"{str(busy).partition(';')[0]}; it is left to that process.")
+        except Diverged as diverged:
+            if on_note:
+                on_note(f"{diverged} The cell {cell.name} is left out, and the others go on.")
         except Stopped:
             if _is_over(ends):
                 return False

@@ -169,6 +169,7 @@ class StoredCell(Stored):
     model_bytes: Count
     data: str
     device: str
+    executor: str | None = None  # cells once did not say it
     versions: dict[str, str]
     hyper_parameters: dict[str, Any] = {}
     newcomers: dict[str, dict[str, float | None]] | None = None  # None: NaN
